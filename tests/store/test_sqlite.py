@@ -26,8 +26,7 @@ from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.operations import Swept
-from gateway.store.relational.inquiry import PIECE_RECORDS_MAX
-from gateway.store.relational.store import RESUME_TRANSACTION_MAX
+from gateway.store.relational.store import PIECE_RECORDS_MAX, RESUME_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import TEXTS, filesystem_of
 from gateway.store.sqlite.store import SqliteStore

@@ -49,7 +49,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, Record
@@ -461,6 +461,34 @@ class WitnessFiles(WorkerFile):
         finally:
             with self._lock:
                 self._release()
+
+
+class Witness:
+    """The witness of one link of a worker, over which the store raises its number."""
+
+    def __init__(self, files: WitnessFiles, place: int) -> None:
+        """`files` are open; `place` is the link's in them."""
+        self.files = files
+        self._place = place
+        self._memory = b""
+        self._reading = Reading()
+        self.renew()
+
+    def renew(self) -> None:
+        """Be that of a new link, from which nothing was acknowledged."""
+        self.link, self.number = uuid4(), 0
+
+    def stand_for(self, epoch: Epoch, reading: Reading) -> None:
+        """The memory that the link leads to has all of this reading: what it acknowledges next stands for that."""
+        self._memory, self._reading = memory_digest(epoch.identity), reading
+
+    def acknowledge(self, number: int, at_us: int) -> None:
+        """Note the number; the transaction that raised it is committed."""
+        self.number = number
+        self.files.write(self._place, WitnessNote(self.link, number, at_us, self.files.beyond, self._memory))
+        if self._reading.ended:
+            self.files.cover(self._reading)
+            self._reading = Reading()
 
 
 def _unreadable(path: Path, why: object) -> StartRefused:

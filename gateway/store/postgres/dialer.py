@@ -41,13 +41,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 
 from gateway.store.agreement import check_level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
-from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
+from gateway.store.memory.epoch import Reading, Witness, WitnessFiles, missing
 from gateway.store.operations import Epoch
 from gateway.store.postgres.connection import (
     SERVER_MAJOR_MIN,
@@ -593,11 +593,7 @@ class WitnessedLink(Link):
     def __init__(self, dialer: Dialer, place: int) -> None:
         """`place` is the link's place in the files."""
         super().__init__(dialer, None if dialer.witness_files is None else self._register)
-        self._files = dialer.witness_files
-        self._place = place
-        self._id: UUID | None = None
-        self._number = 0
-        self._memory = b""
+        self._witness = None if dialer.witness_files is None else Witness(dialer.witness_files, place)
         self.is_portable = dialer.is_portable
 
     @property
@@ -611,8 +607,10 @@ class WitnessedLink(Link):
 
         async def execute(connection: Connection) -> Sequence[Any]:
             # A new connection may have changed the id, so read it here.
-            number = (None if self._id is None else self._number, self._dialer.draw(0)) if self.is_portable else ()
-            return await connection.fetch(query, *self._bindings(), *number, *arguments)
+            bindings: tuple[Any, ...] = self._bindings()
+            if self.is_portable:
+                bindings += (None if self._witness is None else self._witness.number, self._dialer.draw(0))
+            return await connection.fetch(query, *bindings, *arguments)
 
         async def run() -> Sequence[Any]:
             return await (self._dialer.run(self, execute) if is_compared else self.run(execute))
@@ -627,7 +625,7 @@ class WitnessedLink(Link):
 
     async def raised(self, cursor: Cursor) -> Sequence[Any]:
         """Raise the witness in this transaction; returns what to `note` once that is committed."""
-        if self._files is None:
+        if self._witness is None:
             return ()
         rows = await cursor.rows("advance_witness", self._bindings())
         if not rows:
@@ -639,7 +637,7 @@ class WitnessedLink(Link):
     async def touch(self) -> None:
         """Raise the witness for a command that took effect before: the new number stands for that, too. Raises as
         `fetch`."""
-        if self._files is None:
+        if self._witness is None:
             return
         rows = await self.run(lambda connection: connection.fetch(load("advance_witness"), *self._bindings()))
         if not rows:
@@ -647,31 +645,28 @@ class WitnessedLink(Link):
         self.note(rows)
 
     def _bindings(self) -> tuple[int | None, bytes | None]:
-        return self._dialer.clock_us(), None if self._id is None else self._id.bytes
+        return self._dialer.clock_us(), None if self._witness is None else self._witness.link.bytes
 
     async def _register(self, connection: Connection, compared: Compared | None) -> None:
         """Give a new connection the link's witness, or another one while a lost connection may still raise that."""
-        if compared is None or self._files is None:
+        if compared is None or self._witness is None:
             raise NotApplied("the store is not open")
-        epoch, reading = compared
         rows: Sequence[Any] = ()
-        if self._id is not None and not self.is_portable:
+        if self._witness.number and not self.is_portable:
             rows = await connection.fetch(load("raise_witness"), *self._bindings())
         if not rows:
-            self._id, self._number = uuid4(), 0
+            self._witness.renew()
             rows = await connection.fetch(load("add_witness"), *self._bindings())
-        self._memory = memory_digest(epoch.identity)
+        self._witness.stand_for(*compared)
         self.note(rows)
-        self._files.cover(reading)
 
     def note(self, rows: Sequence[Any]) -> None:
         """Acknowledge the number of the witness, with which the rows end, if it was raised."""
-        if self._files is None or self._id is None or not rows or (number := rows[0][-1]) is None:
+        if self._witness is None or not rows or (number := rows[0][-1]) is None:
             return
-        if number <= self._number:
+        if number <= self._witness.number:
             self._refuse()
-        self._number = number
-        self._files.write(self._place, WitnessNote(self._id, number, rows[0][0], self._files.beyond, self._memory))
+        self._witness.acknowledge(number, rows[0][0])
 
     def _refuse(self) -> None:
         """Drop the connection and raise `Indefinite`. The comparison of the next one shows what the store lost."""

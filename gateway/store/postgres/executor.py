@@ -240,9 +240,6 @@ class Transaction(Cursor):
     def draw(self) -> int:
         return self._tokens.pop()
 
-    async def end(self) -> None:
-        """Called before the commit."""
-
 
 @cache
 def _due(statement: str) -> str:
@@ -314,8 +311,8 @@ class PortableTransaction(Transaction):
         if token > self._floor:
             self._floor = self._least = max(token, self.now_us)
 
-    async def end(self) -> None:
-        """Write down between which numbers tokens are drawn from now on."""
+    async def write_bounds(self) -> None:
+        """Called before the commit. Write down between which numbers tokens are drawn from now on."""
         if self._highest > self._ceiling:
             await self.change("update_ceiling", (self._highest + _CEILING_STEP_US,))
         if self._floor > self._floor_before:
@@ -323,12 +320,10 @@ class PortableTransaction(Transaction):
 
 
 class Transactions:
-    def __init__(self, dialer: Dialer, link: Link, horizon: Horizon, *, is_compared: bool = False) -> None:
-        """Where it `is_compared`, each compares the memory first, if that can be another one than the session's."""
+    def __init__(self, dialer: Dialer, link: Link, horizon: Horizon) -> None:
         self.link = link
         self._dialer = dialer
         self._horizon = horizon
-        self._is_compared = is_compared
         # The server's clock when it was asked last, and the host's.
         self._asked = (0, float("-inf"))
 
@@ -356,24 +351,23 @@ class Transactions:
 
         async def inside(connection: Connection) -> T:
             async with transaction(connection, self._dialer.settings(settings), mode):
-                if self._is_compared and self._dialer.pgbouncer:
+                if self._dialer.pgbouncer and isinstance(self.link, WitnessedLink):
+                    # The memory can be another one than the session's.
                     await self._dialer.compare(connection)
-                cursor = await self._begun(connection, mode, tokens_expected)
-                result = await work(cursor)
-                await cursor.end()
-                return result
+                if self._dialer.is_portable:
+                    ((*bounds,),) = await connection.fetch(self._dialer.texts["select_clock"], self._dialer.clock_us())
+                    portable = PortableTransaction(connection, self._dialer, *bounds)
+                    result = await work(portable)
+                    await portable.write_bounds()
+                    return result
+                is_serial = mode is not READ_COMMITTED
+                # Before the snapshot is taken, which then has what the horizon knows.
+                cursor = Transaction(connection, self._dialer, self._horizon, is_serial, tokens_expected)
+                if is_serial:
+                    cursor.now_us = await self._now_us(connection, only_reads=mode is READING)
+                return await work(cursor)
 
         return await self.link.run(inside)
-
-    async def _begun(self, connection: Connection, mode: str, tokens_expected: int) -> Transaction:
-        if self._dialer.is_portable:
-            ((*bounds,),) = await connection.fetch(self._dialer.texts["select_clock"], self._dialer.clock_us())
-            return PortableTransaction(connection, self._dialer, *bounds)
-        # Before the snapshot is taken, which then has what the horizon knows.
-        cursor = Transaction(connection, self._dialer, self._horizon, mode is not READ_COMMITTED, tokens_expected)
-        if cursor.is_serial:
-            cursor.now_us = await self._now_us(connection, only_reads=mode is READING)
-        return cursor
 
     async def _now_us(self, connection: Connection, *, only_reads: bool) -> int:
         """The store's clock, of what only reads as the host's clock has gone on since."""
@@ -428,13 +422,10 @@ class Executor:
         self._announce = announce
         self._read = read
         # Integers have the same order as the UUIDs, and hash and compare much faster.
-        self._batches = Batcher[_Entry, BatchResult](self._execute_all, key=lambda entry: operation_id_of(entry[0]).int)
-
-    async def close(self) -> None:
-        await self._batches.close()
+        self.batches = Batcher[_Entry, BatchResult](self._execute_all, key=lambda entry: operation_id_of(entry[0]).int)
 
     async def apply(self, command: Command) -> Result:
-        result = await self._batches.submit((command, False))
+        result = await self.batches.submit((command, False))
         for _ in range(_TRIES):
             if result is not None:
                 return result
@@ -444,7 +435,7 @@ class Executor:
                 await self._link.touch()
                 self._announce((command,), (result,))
             elif result is None:
-                result = await _known(self._batches.submit((command, True)))
+                result = await _known(self.batches.submit((command, True)))
         # Every try returned, and changed nothing.
         raise Unreadable("the operation changed each time between the statement and the read after it")
 

@@ -23,6 +23,15 @@ waiters in this process; those of others poll, or are woken through Redis. Where
 own, the store's clock is that of whichever node responds; the engine bounds how far they are apart. Its transactions
 are serializable. There are no partitions, no members, and no walk for lapsed claims.
 
+*News.* An operation without waiters costs nothing. A gateway that opens a watch announces its *interest* in the
+operation to all gateways, and repeats that while the watch stays open. A gateway that changes an operation of interest
+announces the *change*. If it changed the operation shortly before it received the interest, it announces the change
+then, since the watching gateway may have read the record before.
+
+News of work by itself is sent to all gateways, also by a command that ends at once. A gateway that cannot listen (its
+connection is down, or a pooler gives it no session) receives and sends nothing. After a reconnection it wakes all its
+waiters, since news may have been lost.
+
 *Backlog.* Up to `BACKLOG_COUNT_MAX` rows are counted by their index. Beyond that a sample of the table says how many
 there are: a limit of more than that is held to, too. A count of many rows is kept for a while, because every gateway
 that accepts asks once a second.
@@ -31,8 +40,12 @@ that accepts asks once a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -41,7 +54,7 @@ from uuid import UUID
 from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Renew, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store import operations
-from gateway.store.base import WORK, NotApplied, StartRefused, Watch
+from gateway.store.base import WORK, NotApplied, StartRefused, StoreError, Watch, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.promotion import Joined, Member
@@ -57,11 +70,11 @@ from gateway.store.postgres.connection import (
 )
 from gateway.store.postgres.dialer import COMMAND_SECONDS, CONNECT_SECONDS, Connect, Dialer, Link, WitnessedLink
 from gateway.store.postgres.executor import Executor, Horizon, Transactions
-from gateway.store.postgres.news import News
 from gateway.store.postgres.statements import EPOCH_LOCK, Dialect, load
-from gateway.store.relational import inquiry
-from gateway.store.relational.executor import ABSENT, Cursor, decode, read_batch, snapshot_of
+from gateway.store.relational import store as relational
+from gateway.store.relational.executor import Cursor, decode, read_batch, snapshot_of
 from gateway.store.relational.store import Mode, RelationalStore
+from gateway.store.watching import LocalWatch, Watchers
 
 # -- backlog -----------------------------------------------------------------------------------------------------------
 
@@ -74,37 +87,12 @@ _KEPT_SECONDS_MIN: Final = 1.0
 _KEPT_SECONDS_MAX: Final = 5.0
 
 
-class Backlogs:
-    def __init__(self, query: Callable[[Callable[[Cursor], Awaitable[Any]]], Awaitable[Any]]) -> None:
-        self._query = query
-        # The last large count of each service: when it began, and until when it is used, by the event loop's clock.
-        self._kept: dict[str, tuple[float, float, operations.Backlog]] = {}
-
-    async def of(self, service: str) -> operations.Backlog:
-        """Pauses are never of before. Raises `StoreError`."""
-        clock = asyncio.get_running_loop().time
-        now = clock()
-        began, until, backlog = self._kept.get(service, (now, now, operations.Backlog()))
-        if now < until:
-            return replace(backlog, paused=await self._query(partial(_pauses, service)), age_seconds=now - began)
-        counted: operations.Backlog = await self._query(partial(_counted, service))
-        if sum(map(_rows_of, counted.waiting.values())) > _COUNTED_ANEW_MAX:
-            ended = clock()
-            kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
-            self._kept[service] = (now, ended + kept_seconds, counted)
-        return counted
-
-
 def _rows_of(counted: operations.RouteBacklog) -> int:
     return counted.accepted + sum(counted.dead_letters.values())
 
 
-async def _pauses(service: str, cursor: Cursor) -> dict[str, operations.Pause]:
-    return {name: operations.Pause(*rest) for name, *rest in await cursor.rows("select_pauses", (service,))}
-
-
 async def _counted(service: str, cursor: Cursor) -> operations.Backlog:
-    backlog = await inquiry.backlog(cursor, service)
+    backlog = await relational.backlog(cursor, service)
     accepted = sum(route.accepted for route in backlog.waiting.values())
     dead = sum(map(_rows_of, backlog.waiting.values())) - accepted
     if max(accepted, dead) < operations.BACKLOG_COUNT_MAX:
@@ -122,6 +110,159 @@ async def _counted(service: str, cursor: Cursor) -> operations.Backlog:
         else:
             waiting[name] = replace(route, accepted=number, request_bytes=round(request_bytes / share))
     return replace(backlog, waiting=waiting)
+
+
+# -- news between gateways ---------------------------------------------------------------------------------------------
+
+INTEREST: Final = "idempotency_gateway_interest"
+CHANGED: Final = "idempotency_gateway_changed"
+
+_INTEREST_SECONDS: Final = 60.0
+_INTERESTS_MAX: Final = 20_000
+_RECENT_SECONDS: Final = 5.0
+_RECENT_MAX: Final = 4_096
+_PENDING_MAX: Final = 20_000
+_HEARTBEAT_SECONDS: Final = 20.0
+# Pauses after a failure; they grow while it lasts, because each try may be a log-in.
+_NEWS_PAUSE_SECONDS_MIN: Final = 0.5
+_NEWS_PAUSE_SECONDS_MAX: Final = 5.0
+_LAST_SECONDS: Final = 1.0
+
+_SEND: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
+
+_LOG = logging.getLogger("gateway")
+
+
+class _Recent:
+    """A bounded set of ids, each kept for a while. As integers, which hash much faster."""
+
+    def __init__(self, seconds: float, size_max: int) -> None:
+        self._seconds = seconds
+        self._size_max = size_max
+        self._until: OrderedDict[int, float] = OrderedDict()
+
+    def add(self, operation_id: UUID) -> None:
+        until, number = self._until, operation_id.int
+        until[number] = time.monotonic() + self._seconds
+        until.move_to_end(number)
+        if len(until) > self._size_max:
+            until.popitem(last=False)
+
+    def __contains__(self, operation_id: UUID) -> bool:
+        until = self._until.get(operation_id.int)
+        return until is not None and until > time.monotonic()
+
+
+class News:
+    """The news of one store object, by NOTIFY: it owns the channels and the interests of other gateways, and knows ids
+    only, never records. Any message may be lost: waiters also poll. Belongs to the event loop that runs it."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        self._watchers = watchers
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pending: dict[tuple[str, UUID], None] = {}
+        self._wanted = asyncio.Event()
+        self._interests = _Recent(_INTEREST_SECONDS, _INTERESTS_MAX)
+        self._changes = _Recent(_RECENT_SECONDS, _RECENT_MAX)
+        # Interests that the other gateways still know: several watches of one operation announce it once.
+        self._announced = _Recent(_INTEREST_SECONDS / 2, _INTERESTS_MAX)
+        self.listening = asyncio.Event()
+
+    def start(self, link: Link) -> None:
+        """Send from now on, over a link that calls `listen` on each connection."""
+        self._link = link
+        self._repeat_interests()
+        self._task = asyncio.create_task(self._run(link), name="postgres-news")
+
+    async def close(self) -> None:
+        await end_tasks((self._task,))
+        # What was announced just before the end, as by an operator's command.
+        if self._link is not None and (CHANGED, WORK) in self._pending:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await self._link.fetch(_SEND, [CHANGED], [str(WORK)])
+
+    async def listen(self, connection: Connection) -> None:
+        own_pid = connection.get_server_pid()
+
+        def receive(_connection: object, pid: int, channel: str, payload: str) -> None:
+            if pid != own_pid:
+                self._receive(channel, payload)
+
+        def lose(_connection: object) -> None:
+            self.listening.clear()
+            self._wanted.set()
+
+        connection.add_termination_listener(lose)
+        for channel in (INTEREST, CHANGED):
+            await connection.add_listener(channel, receive)
+        self.listening.set()
+        for operation_id in self._watchers.watched():
+            self._watchers.announce(operation_id)
+        self._repeat_interests()
+
+    @asynccontextmanager
+    async def watch(self, operation_id: UUID) -> AsyncIterator[LocalWatch]:
+        async with self._watchers.watch(operation_id) as watch:
+            if operation_id not in self._announced:
+                self._announced.add(operation_id)
+                self._send(INTEREST, operation_id)
+            yield watch
+
+    def announce(self, operation_id: UUID) -> None:
+        """Wake the waiters of an operation that this gateway changed, here and on other gateways."""
+        self._watchers.announce(operation_id)
+        if self._link is not None:
+            self._changes.add(operation_id)
+            if operation_id == WORK or operation_id in self._interests:
+                self._send(CHANGED, operation_id)
+
+    def _receive(self, channel: str, payload: str) -> None:
+        try:
+            operation_id = UUID(payload)
+        except ValueError:
+            return
+        if channel == CHANGED:
+            self._watchers.announce(operation_id)
+        elif channel == INTEREST:
+            self._interests.add(operation_id)
+            if operation_id in self._changes:
+                self._send(CHANGED, operation_id)
+
+    def _send(self, channel: str, operation_id: UUID) -> None:
+        # News of work goes to all, whoever has an interest.
+        if (channel, operation_id) == (INTEREST, WORK):
+            return
+        if self._link is not None and len(self._pending) < _PENDING_MAX:
+            self._pending[channel, operation_id] = None
+            self._wanted.set()
+
+    def _repeat_interests(self) -> None:
+        for operation_id in self._watchers.watched():
+            self._send(INTEREST, operation_id)
+
+    async def _run(self, link: Link) -> None:
+        announced_at, pause_seconds = time.monotonic(), _NEWS_PAUSE_SECONDS_MIN
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0 if not self.listening.is_set() else _HEARTBEAT_SECONDS):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            now = time.monotonic()
+            if now - announced_at >= _HEARTBEAT_SECONDS:
+                announced_at = now
+                self._repeat_interests()
+            pending, self._pending = self._pending, {}
+            try:
+                # An empty one is the heartbeat: it detects a dead connection, and reconnects after a loss.
+                await link.fetch(_SEND, [channel for channel, _ in pending], [str(each) for _, each in pending])
+            except StoreError as error:
+                _LOG.debug("no news between gateways: %s", error)
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _NEWS_PAUSE_SECONDS_MAX)
+            else:
+                pause_seconds = _NEWS_PAUSE_SECONDS_MIN
 
 
 # -- store -------------------------------------------------------------------------------------------------------------
@@ -154,9 +295,8 @@ class _Running:
     news: News
 
     async def close(self) -> None:
-        for executor in (self.claims, self.bodies, self.others):
-            await executor.close()
-        await self.reads.close()
+        for batches in (self.claims.batches, self.bodies.batches, self.others.batches, self.reads):
+            await batches.close()
         await self.news.close()
         await asyncio.gather(*(link.close() for link in self.links))
 
@@ -200,7 +340,8 @@ class PostgresStore(RelationalStore):
             self._dialer.meet(met)
         self._horizon = Horizon()
         self._days = schema.Days(self._dialer.clock_us)
-        self._backlogs = Backlogs(self._work)
+        # The last large count of each service: when it began, and until when it is used, by the event loop's clock.
+        self._backlogs: dict[str, tuple[float, float, operations.Backlog]] = {}
         self._running: _Running | None = None
 
     @property
@@ -289,11 +430,26 @@ class PostgresStore(RelationalStore):
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
         # An acceptance waits for it.
         return await self._started().plain.work(
-            lambda cursor: inquiry.count_pending(cursor, service, route, scope_digest, limit), READING
+            lambda cursor: relational.count_pending(cursor, service, route, scope_digest, limit), READING
         )
 
     async def backlog(self, service: str) -> operations.Backlog:
-        return await (super().backlog(service) if self.is_portable else self._backlogs.of(service))
+        if self.is_portable:
+            return await super().backlog(service)
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        began, until, kept = self._backlogs.get(service, (now, now, operations.Backlog()))
+        if now < until:
+            # Pauses are never of before.
+            pauses = await self._work(lambda cursor: cursor.rows("select_pauses", (service,)))
+            paused = {name: operations.Pause(*rest) for name, *rest in pauses}
+            return replace(kept, paused=paused, age_seconds=now - began)
+        counted = await self._work(partial(_counted, service))
+        if sum(map(_rows_of, counted.waiting.values())) > _COUNTED_ANEW_MAX:
+            ended = clock()
+            kept_seconds = min(max(_KEPT_TIMES * (ended - now), _KEPT_SECONDS_MIN), _KEPT_SECONDS_MAX)
+            self._backlogs[service] = (now, ended + kept_seconds, counted)
+        return counted
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         if self._running is None:
@@ -306,7 +462,7 @@ class PostgresStore(RelationalStore):
 
     async def wait_listening(self) -> None:
         """Return when news of other gateways can arrive. Never returns behind pgbouncer."""
-        await self._started().news.wait_listening()
+        await self._started().news.listening.wait()
 
     def _started(self) -> _Running:
         if self._running is None:
@@ -314,7 +470,7 @@ class PostgresStore(RelationalStore):
         return self._running
 
     def _executor(self, link: WitnessedLink) -> Executor:
-        transactions = Transactions(self._dialer, link, self._horizon, is_compared=True)
+        transactions = Transactions(self._dialer, link, self._horizon)
         return Executor(link, transactions, self._outbox, self._days, self._announce, self.read)
 
     def _announce(self, commands: Sequence[Command], results: Sequence[Any]) -> None:
@@ -372,7 +528,7 @@ class PostgresStore(RelationalStore):
         return frozenset(row["name"] for row in rows)
 
     async def leave_turns(self, holder: UUID) -> None:
-        await self._started().plain.work(lambda cursor: inquiry.leave_turns(cursor, holder), SERIALIZABLE)
+        await self._started().plain.work(lambda cursor: relational.leave_turns(cursor, holder), SERIALIZABLE)
 
     async def save_activity(self, service: str, *rows: operations.ActivityRow) -> None:
         # Not over the link for what is slow, which would be opened for it once a minute.
@@ -447,7 +603,7 @@ class PostgresStore(RelationalStore):
         found: dict[UUID, Snapshot | Exception] = {}
         for operation_id, id_ in zip(operation_ids, wanted, strict=True):
             if (row := there.get(id_)) is None:
-                found[operation_id] = snapshot_of(ABSENT, rows[0][0])
+                found[operation_id] = snapshot_of(None, rows[0][0])
             elif not row["is_left"]:
                 delivery = None if row["delivery"] is None else tuple(row["delivery"])
                 found[operation_id] = snapshot_of(decode(tuple(row[1:-3]), delivery, row["shared"]), row[0])

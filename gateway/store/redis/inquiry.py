@@ -59,7 +59,7 @@ from gateway.store.redis.connection import RedisCommand, time_us
 from gateway.store.redis.layout import ID_BYTES, Change, Kept, packed, unpacked
 from gateway.store.redis.news import News
 from gateway.store.redis.primary import Primary
-from gateway.store.relational.inquiry import joined
+from gateway.store.relational.store import joined
 from gateway.store.sealed import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
 from gateway.store.sealed import Kept as KeptRow
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
@@ -157,14 +156,7 @@ def drive(work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    record: Record | None = None
-    has_body: bool = False
-
-
-ABSENT: Final = Stored()
-Found = Stored | StoreError
+Found = Record | StoreError
 """The error is that of a record that this program cannot read."""
 
 
@@ -172,11 +164,11 @@ async def read_batch(operation_ids: Sequence[UUID], cursor: Cursor) -> list[Snap
     found = await read_all(cursor, operation_ids)
     # Read the clock after the records, or one that was just written would lie in the future.
     now_us = cursor.now_us
-    return [snapshot_of(found.get(each, ABSENT), now_us) for each in operation_ids]
+    return [snapshot_of(found.get(each), now_us) for each in operation_ids]
 
 
-def snapshot_of(found: Found, now_us: int) -> Snapshot | Exception:
-    return Snapshot(settle(found.record, now_us), now_us) if isinstance(found, Stored) else found
+def snapshot_of(found: Found | None, now_us: int) -> Snapshot | Exception:
+    return found if isinstance(found, StoreError) else Snapshot(settle(found, now_us), now_us)
 
 
 async def read_all(cursor: Cursor, operation_ids: Sequence[UUID]) -> dict[UUID, Found]:
@@ -191,11 +183,6 @@ async def lock_all(cursor: Cursor, operation_ids: Iterable[UUID]) -> dict[UUID, 
     kept = [row[1] for row in rows if keeps_body(row)]
     bodies: dict[bytes, bytes] = dict(await cursor.among("select_response", kept)) if kept else {}
     return await _by_id(cursor, [(*row[:-1], bodies.get(row[1])) for row in rows])
-
-
-async def lock(cursor: Cursor, operation_id: UUID) -> Found:
-    """One of `lock_all`."""
-    return (await lock_all(cursor, (operation_id,))).get(operation_id, ABSENT)
 
 
 async def _by_id(cursor: Cursor, rows: Sequence[Row]) -> dict[UUID, Found]:
@@ -214,7 +201,7 @@ async def decoded(cursor: Cursor, rows: Sequence[Row]) -> list[Found]:
 def decode(row: Row, delivery: Row | None, kind: Row | None) -> Found:
     """See `rows.decode`."""
     try:
-        return Stored(columns.decode(row, delivery, kind), keeps_body(row))
+        return columns.decode(row, delivery, kind)
     except StoreError as error:
         return error
 
@@ -244,11 +231,17 @@ class Changes:
         self._lanes: set[bytes] = set()
 
     def replace(
-        self, before: Stored, after: Record | None, request: SealedRequest | None = None, narrow: Row | None = None
+        self,
+        old: Record | None,
+        after: Record | None,
+        request: SealedRequest | None = None,
+        narrow: Row | None = None,
+        *,
+        drops_response: bool = True,
     ) -> bytes | None:
         """Write the record that the table returned, with the request that is kept from now on, or as a narrow row;
         returns the lane whose line that moves."""
-        rows, old = self._rows, before.record
+        rows = self._rows
         # A new operation may take the id of an expired one; that is no change of the old one.
         is_new = after is not None and (old is None or after.identity is not old.identity)
         had_delivery = False
@@ -259,7 +252,7 @@ class Changes:
                 rows["delete_delivery"].append(key)
                 rows["delete_request"].append(key)
             # Every row of the table that leaves `completed` removes the response body.
-            if before.has_body:
+            if drops_response and old.state is State.COMPLETED:
                 rows["delete_response"].append(key)
             if is_new or after is None:
                 self._cursor.forget_token(old.token)
@@ -286,7 +279,7 @@ class Changes:
         if delivery is None:
             return
         if had_delivery:
-            rows["update_delivery"].append((*columns.encode_delivery_change(record, delivery), operation_id))
+            rows["update_delivery"].append(columns.delivery_changed_of(columns.encode_delivery(record, delivery)))
         elif request is not None:
             rows["insert_delivery"].append(columns.encode_delivery(record, delivery))
             rows["insert_request"].append((request.key_id, request.sealed, operation_id))
@@ -301,7 +294,7 @@ class Changes:
                 self._rows["give_event_turn"].append((service, event.sink, event.line))
 
     def add(
-        self, command: Command, before: Stored, settled: Record | None, after: Record | None, outbox: Outbox
+        self, command: Command, before: Record | None, settled: Record | None, after: Record | None, outbox: Outbox
     ) -> bytes | None:
         """Write what a command made of the `settled` record, and what goes with that; returns as `replace`."""
         rows, now_us = self._rows, self._now_us
@@ -311,7 +304,7 @@ class Changes:
             until_us = now_us + content.within_us
             rows["upsert_content"].append((*ids, after.fingerprint.digest, until_us, until_us))
         lane = self.replace(before, after, command.kept if isinstance(command, Accept) else None)
-        self.add_events(outbox.service, outbox.rows(before.record, after))
+        self.add_events(outbox.service, outbox.rows(before, after))
         if isinstance(command, _PURGING):
             # All earlier copies are invalid from now on.
             rows["update_generation"] = [(uuid4().hex,)]
@@ -380,7 +373,7 @@ async def _execute_some(
     changes, moved, lanes = Changes(cursor, now_us), list[tuple[int, UUID, bytes]](), set[bytes]()
     for place, command in first:
         operation_id = operation_id_of(command)
-        stored = locked.get(operation_id, ABSENT)
+        stored = locked.get(operation_id)
         if isinstance(stored, StoreError):
             results[place] = stored
             continue
@@ -388,12 +381,12 @@ async def _execute_some(
             later.append((place, command))
             continue
         lanes.update(each for each in (lane, _new_lane_of(command)) if each is not None)
-        content, settled = content_of(command), settle(stored.record, now_us)
+        content, settled = content_of(command), settle(stored, now_us)
         # Another operation that holds the content, unless the caller means this one too.
         others = () if content is None or content.is_distinct else holders[content.digest]
         holder = next((each for each in others if each != operation_id), None)
         if isinstance(command, DRAWING):
-            await cursor.ready_to_draw(stored.record, command)
+            await cursor.ready_to_draw(stored, command)
         results[place], record = step(settled, command, now_us, cursor.draw, holder)
         # A repeated command leaves the settled record as it is. What the clock did to it is for a sweep to write.
         if record is settled:
@@ -418,9 +411,8 @@ def _new_lane_of(command: Command) -> bytes | None:
     return command.lane if isinstance(command, Accept) else None
 
 
-def _lane_of(found: Found) -> bytes | None:
-    record = found.record if isinstance(found, Stored) else None
-    return None if record is None or record.delivery is None else record.delivery.lane
+def _lane_of(found: Found | None) -> bytes | None:
+    return found.delivery.lane if isinstance(found, Record) and found.delivery is not None else None
 
 
 async def _holders_of(cursor: Cursor, contents: Collection[bytes], now_us: int) -> dict[bytes, list[UUID]]:
@@ -473,60 +465,48 @@ async def sweep_some(cursor: Cursor, limit: int, outbox: Outbox, *, is_synced: b
     if ahead or paused:
         limit -= await _hold_paused(cursor, now_us, limit)
     changes = Changes(cursor, now_us)
-    kinds = _Kinds(cursor, (outbox.service, *(name for (name,) in services)))
+    names, kinds = {outbox.service, *(name for (name,) in services)}, dict[bytes, Row]()
     for name, state in cursor.swept:
         if written.total() >= limit:
             break
         rows = await cursor.due(name, (state.value, now_us, limit - written.total()))
-        for row, kept in zip(rows, await decoded(cursor, rows), strict=True):
-            if isinstance(kept, Exception):
-                raise kept
-            record = kept.record
-            settled = None if record is None else written_down(record, now_us)
-            narrow = None if settled is None else await kinds.narrowed(settled)
-            changes.replace(Stored(record) if cursor.drops_responses else kept, settled, narrow=narrow)
-            if record is not None:
-                service, events = swept_rows(outboxes, record, settled)
-                if events and not is_synced:
-                    raise EventsUnsynced
-                changes.add_events(service, events)
+        for record in await decoded(cursor, rows):
+            if isinstance(record, StoreError):
+                raise record
+            settled = written_down(record, now_us)
+            narrow = None if settled is None else await _narrowed(cursor, settled, names, kinds)
+            changes.replace(record, settled, narrow=narrow, drops_response=not cursor.drops_responses)
+            service, events = swept_rows(outboxes, record, settled)
+            if events and not is_synced:
+                raise EventsUnsynced
+            changes.add_events(service, events)
             # One that only moved is still what it was.
             after = State.ABSENT if settled is None else settled.state
-            is_same = record is not None and record.state is after
+            is_same = record.state is after
             written[State.CLAIMED if is_same else after] += 1
-            swept.append(UUID(bytes=row[1]))
-            if settled is not None and not is_same and after is State.IN_DOUBT:
-                lapsed.append((settled.identity.route, settled.identity.operation_id))
+            swept.append(record.identity.operation_id)
+            if not is_same and after is State.IN_DOUBT:
+                lapsed.append((record.identity.route, record.identity.operation_id))
         # A record may be in the next state's as well, once it is written.
         await changes.write()
     more = written.total() + await _tidy(cursor, now_us, limit - written.total()) == limit
     lapses, retired, collected = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
-    named = tuple(lapsed[: operations.LAPSES_NAMED_MAX])
-    return Swept(lapses, retired, collected, more, written[State.DEAD_LETTER], named), swept
+    told = tuple(lapsed[: operations.LAPSES_NAMED_MAX])
+    return Swept(lapses, retired, collected, more, written[State.DEAD_LETTER], told), swept
 
 
-class _Kinds:
-    """The kinds of the tombstones that one transaction writes, of these services."""
-
-    def __init__(self, cursor: Cursor, services: Iterable[str]) -> None:
-        self._cursor = cursor
-        self._services = frozenset(services)
-        self._known: dict[bytes, Row] = {}
-
-    async def narrowed(self, record: Record) -> Row | None:
-        """The narrow row of a tombstone, whose kind is there; None if it has to stay as it is."""
-        if record.state is not State.TOMBSTONE or record.token > self._cursor.narrows_up_to:
-            return None
-        found = columns.encode_tombstone(record, self._services)
-        if found is None:
-            return None
-        kind, row = found
-        if kind[0] not in self._known:
-            there = await _kinds_of(self._cursor, kind[:1])
-            if not there and await self._cursor.change("insert_kind", kind):
-                there = {kind[0]: kind}
-            self._known[kind[0]] = there.get(kind[0], ())
-        return row if self._known[kind[0]] == kind else None
+async def _narrowed(cursor: Cursor, record: Record, services: Collection[str], known: dict[bytes, Row]) -> Row | None:
+    """The narrow row of a tombstone of one of these services, whose kind is there; None if it has to stay as it is.
+    `known` are the kinds of this transaction."""
+    if record.token > cursor.narrows_up_to or (found := columns.encode_tombstone(record, services)) is None:
+        return None
+    kind, row = found
+    if kind[0] not in known:
+        there = await _kinds_of(cursor, kind[:1])
+        if not there and await cursor.change("insert_kind", kind):
+            there = {kind[0]: kind}
+        known[kind[0]] = there.get(kind[0], ())
+    return row if known[kind[0]] == kind else None
 
 
 def _pauses(now_us: int) -> list[tuple[str, Sequence[Any]]]:

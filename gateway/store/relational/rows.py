@@ -13,7 +13,7 @@ after the other. Rows of the same kinds come again and again, so what is to be d
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -71,6 +71,11 @@ COMPLETED: Final = (
 completed_of: Final = itemgetter(*map(COLUMNS.index, COMPLETED))
 """These of a row of `encode`."""
 
+# Those with what may be encrypted; and last, with which keys.
+RESEALED: Final = ("key", "request", "probe_target", "probe_host", "reason", "headers", "resource", "sealed_by")
+resealed_of: Final[Callable[[Row], Row]] = itemgetter(*map(COLUMNS.index, RESEALED))
+"""These of a row of `encode`."""
+
 # Those that a narrow row is given, with its id, and those that it gives up; it keeps all others. What is in its kind.
 NARROW: Final = ("kind", "scope_digest", "fingerprint_digest", "fingerprint_raw", "sealed_by")
 _KEPT: Final = frozenset(("id", "version", "token", "remember_until_us", "resource"))
@@ -85,13 +90,16 @@ DELIVERY: Final = (
     "service", "acceptance_id", "accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "request_bytes",
     "answers", "failure", "reason", "lane", "lane_number", "stops_lane", "is_behind",
 )  # fmt: skip
-_DELIVERY_CHANGED: Final = (
+DELIVERY_CHANGED: Final = (
     "since_us", "next_attempt_us", "deliver_until_us", "answers", "failure", "reason", "is_behind",
+    "is_accepted", "lane_rank", "stopped_us",
 )  # fmt: skip
-_DELIVERY_STATE: Final = ("is_accepted", "lane_rank", "stopped_us")
-DELIVERY_CHANGED: Final = _DELIVERY_CHANGED + _DELIVERY_STATE
 # What a new one has, with its row.
-DELIVERY_INSERTED: Final = DELIVERY + _DELIVERY_STATE + ("operation", "route", "scope_digest")
+DELIVERY_INSERTED: Final = (*DELIVERY, "is_accepted", "lane_rank", "stopped_us", "operation", "route", "scope_digest")
+delivery_changed_of: Final[Callable[[Row], Row]] = itemgetter(
+    *map((*DELIVERY_INSERTED, "row").index, (*DELIVERY_CHANGED, "row"))
+)
+"""Of a row of `encode_delivery`, those that a change may write, and the id of its operation."""
 
 
 _STATES: Final = {state.value: state for state in State}
@@ -111,14 +119,14 @@ def encode(record: Record) -> Row:
         # State and event are strings themselves; `.value` would cost a Python call.
         *(record.state, record.token, record.attempt_id.bytes, record.last_event, record.holder, record.carried_us),
         *(
-            _FIVE_NULLS
+            (None,) * 5
             if fingerprint is None
             else (fingerprint.recipe, fingerprint.digest, fingerprint.raw, fingerprint.key_id, fingerprint.parts)
         ),
         *_columns_of(record),
         None if record.resolution_id is None else record.resolution_id.bytes,
         *(
-            _FOUR_NULLS
+            (None,) * 4
             if response is None
             else (response.status, response.reason, pack_headers(response.headers), response.version or None)
         ),
@@ -126,7 +134,7 @@ def encode(record: Record) -> Row:
         response is not None and response.body is not None,
         record.delivery is not None,
         due_us(record),
-        *(_TWO_NULLS if probe is None else (probe.target, probe.host)),
+        *((None, None) if probe is None else (probe.target, probe.host)),
         sealed_by(identity, probe, request, response, resource),
         *(("", None, None) if request is None else (line_of(request), request.request_id, request.trace_id)),
         record.history,
@@ -153,30 +161,16 @@ def _request_of(line: str, request_id: str | None, trace_id: str | None) -> Requ
     return RequestInfo(method, "" if host == _NO_HOST else host, path, request_id, trace_id)
 
 
-_FIVE_NULLS: Final = (None,) * 5
-_FOUR_NULLS: Final = (None,) * 4
-_TWO_NULLS: Final = (None,) * 2
+_delivery_columns: Final = attrgetter(*DELIVERY)
 
 
 def encode_delivery(record: Record, delivery: Delivery) -> Row:
-    """The columns of a new delivery, and the id of its operation."""
+    """The columns of a delivery, and the id of its operation."""
     service, acceptance_id, *rest = _delivery_columns(delivery)
     identity = record.identity
     copied = (identity.operation, identity.route, identity.scope_digest, identity.operation_id.bytes)
-    return (service, acceptance_id.bytes, *rest, *_delivery_state(record), *copied)
-
-
-def encode_delivery_change(record: Record, delivery: Delivery) -> Row:
-    """The columns of a delivery that a change may change."""
-    return (*_delivery_changed_columns(delivery), *_delivery_state(record))
-
-
-_delivery_columns: Final = attrgetter(*DELIVERY)
-_delivery_changed_columns: Final = attrgetter(*_DELIVERY_CHANGED)
-
-
-def _delivery_state(record: Record) -> Row:
-    return (record.state is State.ACCEPTED, rank(record), stopped_us(record))
+    state = (record.state is State.ACCEPTED, rank(record), stopped_us(record))
+    return (service, acceptance_id.bytes, *rest, *state, *copied)
 
 
 def encode_tombstone(record: Record, services: Iterable[str]) -> tuple[Row, Row] | None:
@@ -255,7 +249,9 @@ def decode(columns: Row, delivery: Row | None = None, kind: Row | None = None) -
         None if resource is None else resource.decode(),
         None if probe_target is None else ProbeTarget(probe_target, probe_host),
         _request_of(request, request_id, trace_id),
-        None if delivery is None else _decode_delivery(delivery),
+        None
+        if delivery is None
+        else Delivery(delivery[0], UUID(bytes=delivery[1]), *delivery[2:-2], *map(bool, delivery[-2:])),
         lease_us,
         history,
     )
@@ -298,8 +294,7 @@ def encode_whole(record: Record) -> Row:
     """All columns of a record but the body, and behind them those of its delivery: for a store without tables."""
     if record.delivery is None:
         return encode(record)
-    service, acceptance_id, *rest = _delivery_columns(record.delivery)
-    return (*encode(record), service, acceptance_id.bytes, *rest)
+    return encode(record) + encode_delivery(record, record.delivery)[: len(DELIVERY)]
 
 
 def decode_whole(columns: Row, body: bytes | None) -> Record:
@@ -307,11 +302,6 @@ def decode_whole(columns: Row, body: bytes | None) -> Record:
     if columns[CHANGED] not in RECORD_VERSIONS or len(columns) < len(COLUMNS):
         raise Unreadable(f"operation {UUID(bytes=columns[0])} was written by another version of this program")
     return decode((None, *columns[: len(COLUMNS)], None, body), columns[len(COLUMNS) :] or None)
-
-
-def _decode_delivery(columns: Row) -> Delivery:
-    values: Row = (columns[0], UUID(bytes=columns[1]), *columns[2:-2], *map(bool, columns[-2:]))
-    return Delivery(*values)
 
 
 def keeps_body(columns: Row) -> bool:

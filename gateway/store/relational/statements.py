@@ -19,7 +19,6 @@ from gateway.core.lifecycle import STEP_US
 from gateway.core.operation import SHORT_DIGEST_BYTES
 from gateway.store.agreement import EVENT_TYPES, RECORD_VERSIONS
 from gateway.store.operations import ACTIVITY_AHEAD_US, AHEAD_MAX, EVENT_LEASE_US_MAX, RECOVERY_LEASE_US_MAX
-from gateway.store.relational import inquiry
 from gateway.store.relational.rows import (
     CHANGED,
     COLUMNS,
@@ -31,7 +30,9 @@ from gateway.store.relational.rows import (
     KINDS_MAX,
     NARROW,
     NARROW_NULLS,
+    RESEALED,
 )
+from gateway.store.sealed import SEALED, Place
 
 RECORD: Final = ", ".join(f"o.{column}" for column in ("{row}", *COLUMNS, "kind"))
 _PLACEHOLDERS: Final = {
@@ -44,6 +45,12 @@ _PLACEHOLDERS: Final = {
     ),
     "{kinds_max}": str(KINDS_MAX),
     "{completed}": ", ".join(f"{column} = ?" for column in COMPLETED),
+    "{resealed}": ", ".join(f"{column} = ?" for column in RESEALED),
+    # A narrow row has no request.
+    "{as sealed before}": " AND ".join(
+        "coalesce(request, '') = ?" if column == "request" else f"{column} IS NOT DISTINCT FROM ?"
+        for column in RESEALED[:-1]
+    ),
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
     "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
@@ -74,7 +81,7 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
     for name, text in {**texts_of(__package__), **own}.items():
         found[name] = _bare(text, placeholders, words.get("keys"))
-    return found | {name: _bare(text, placeholders, None) for name, text in inquiry.rekeying_texts().items()}
+    return found | {name: _bare(text, placeholders, None) for name, text in _rekeying_texts().items()}
 
 
 def texts_of(package: str, subjects: Collection[str] = ()) -> dict[str, str]:
@@ -249,3 +256,56 @@ def _conflict(write: Write) -> str:
 _UNNUMBERED: Final = writes(is_numbered=False)
 WRITTEN: Final = frozenset(_UNNUMBERED)
 """The names of those that `of_many` has."""
+
+
+# -- what is encrypted again -------------------------------------------------------------------------------------------
+
+_REQUEST: Final = "request AS r {join} operation AS o ON o.{row} = r.row {join} delivery AS d ON d.row = r.row"
+# Where the rows of a place are, the columns that order them with what is below the first (None: `Cursor.first_row`),
+# and what their values are bound to.
+REKEYED: Final[Mapping[Place, tuple[str, tuple[str, ...], tuple[Any, ...] | None, tuple[str, ...]]]] = {
+    Place.REQUESTS: (_REQUEST, ("r.row",), None, ("o.id", "d.acceptance_id")),
+    Place.AUDITS: ("audit", ("row",), (0,), ("id", "event", "token")),
+    Place.PAUSES: ("pause", ("service", "operation"), ("", ""), SEALED[Place.PAUSES].about),
+    Place.PAUSE_AUDITS: ("pause_audit", ("row",), (0,), SEALED[Place.PAUSE_AUDITS].about),
+    Place.SUSPENSIONS: ("suspension", ("service", "sink"), ("", ""), SEALED[Place.SUSPENSIONS].about),
+    Place.EVENTS: ("event", ("row",), None, SEALED[Place.EVENTS].about),
+}
+# The columns with the ids of keys that something of a row is encrypted with, each with an index.
+_KEY_IDS: Final = (
+    ("operation", "sealed_by"), ("request", "key_id"), ("audit", "sealed_by"), ("pause", "sealed_by"),
+    ("pause_audit", "sealed_by"), ("suspension", "sealed_by"), ("event", "sealed_by"), ("event", "why_sealed_by"),
+)  # fmt: skip
+_COUNTED: Final = " UNION ALL ".join(
+    f"SELECT 1 FROM (SELECT 1 FROM {table} AS t WHERE t.{column} = ?1 LIMIT ?2) AS t{place}"  # noqa: S608
+    for place, (table, column) in enumerate(_KEY_IDS)
+)
+_NEXT: Final = " UNION ALL ".join(
+    f"SELECT (SELECT t.{column} FROM {table} AS t WHERE t.{column} > ?1 ORDER BY t.{column} LIMIT 1) AS key_ids"  # noqa: S608
+    for table, column in _KEY_IDS
+)
+
+
+def _rekeying_texts() -> dict[str, str]:
+    """The statements that read pages of each place, and replace values, by their names; and those that find what is
+    encrypted with which keys, from indexes alone, but of small tables."""
+    found = {
+        # no row of the table: how many rows are encrypted with these keys, of each column up to a bound
+        "count_sealed": f"SELECT count(*) FROM ({_COUNTED}) AS counted",  # noqa: S608
+        # no row of the table: the next ids of keys that rows are encrypted with, each set of them once
+        "select_next_sealed": f"SELECT min(n.key_ids) FROM ({_NEXT}) AS n",  # noqa: S608
+    }
+    for place, (source, keys, _, about) in REKEYED.items():
+        values, table = SEALED[place].values, source.partition(" ")[0]
+        named, places = ", ".join(keys), ", ".join("?" for _ in keys)
+        found[f"select_{place}_to_rekey"] = (
+            # no row of the table: rows in their order
+            f"SELECT {', '.join((*keys, *about, *values))} FROM {source} "  # noqa: S608
+            f"WHERE ({named}) > ({places}) ORDER BY {named} LIMIT ?"
+        )
+        given = ", ".join(f"{each} = ?" for each in values)
+        as_read = [f"{each.removeprefix('r.')} = ?" for each in keys]
+        as_read += (f"{each} IS NOT DISTINCT FROM ?" for each in values)
+        # no row of the table: the same values under another key, if they are as they were read
+        found[f"reseal_{place}"] = f"UPDATE {table} SET {given} WHERE {' AND '.join(as_read)}"  # noqa: S608
+    return found

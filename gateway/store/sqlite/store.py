@@ -24,14 +24,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.core.lifecycle import no_token, step
 from gateway.core.operation import Applied, Claim, Command, Complete, Result, Snapshot
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import EpochChanged, NotApplied, StoreError, Unstorable, wall_clock_us
 from gateway.store.batching import Batcher, Worker
-from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
+from gateway.store.memory.epoch import Witness, WitnessFiles, missing
 from gateway.store.operations import WITNESS_KEEP_US, Epoch
 from gateway.store.relational.executor import Changes, Cursor, drive, execute, read_batch
 from gateway.store.relational.rows import completed_of, encode
@@ -107,7 +107,7 @@ class SqliteStore(RelationalStore):
         if self._threads is not None:
             return
         check_library()
-        witness = None if self._witness_files is None else _Witness(self._witness_files)
+        witness = None if self._witness_files is None else _Witness(self._witness_files, _PLACE)
         writing, reading = Worker("sqlite-writer"), Worker("sqlite-reader")
         try:
             found = await writing.run(prepare_file, self._path)
@@ -194,7 +194,7 @@ def _apply_all(
         # https://sqlite.org/pragma.html#pragma_data_version: commits of this connection do not change it.
         state = transaction.connection, transaction.cursor.execute("PRAGMA data_version").fetchone()[0]
         if state != witness.compared:
-            witness.compare(transaction, now_us, state)
+            witness.compare(transaction, state)
     results: list[Any] = []
     rest: list[int] = []
     try:
@@ -262,62 +262,45 @@ def _replace_granted(transaction: Transaction, command: Complete, now_us: int, o
     return result
 
 
-class _Witness:
-    """The witness of the writer's link, from one start to the next. `files` are open. It raises and compares the link's
-    number inside a transaction, and notes it before the caller receives the results that it stands for. `memory.epoch`
-    explains what the numbers prove."""
+class _Witness(Witness):
+    """That of the writer's link, from one start to the next: compares the data with the notes, and raises the number,
+    inside a transaction."""
 
-    def __init__(self, files: WitnessFiles) -> None:
-        self._files = files
-        self._link = uuid4()
-        # What was acknowledged last; 0 for nothing.
-        self._number = 0
-        self._memory = b""
-        self.compared: object = None
-        """What the data were like when they were compared; changes of this link's leave that as it is."""
-        self._reading: Reading | None = None
+    compared: object = None
+    """What the data were like when they were compared; changes of this link's leave that as it is."""
 
-    def compare(self, transaction: Transaction, now_us: int, state: object) -> None:
+    def compare(self, transaction: Transaction, state: object) -> None:
         """Compare the data, which are in this state, with all notes. Raises `EpochChanged`, before anything was
         changed."""
         # Before the epoch that they are compared with.
-        reading = self._files.read()
-        epoch = _epoch_of((note.link for note in reading.notes), transaction, now_us)
-        why = missing(reading.notes, epoch, self._files.beyond)
+        reading = self.files.read()
+        epoch = _epoch_of((note.link for note in reading.notes), transaction)
+        why = missing(reading.notes, epoch, self.files.beyond)
         if why is not None:
             raise EpochChanged(why)
-        self._memory, self._reading, self.compared = memory_digest(epoch.identity), reading, state
+        self.stand_for(epoch, reading)
+        self.compared = state
 
     def raise_(self, transaction: Transaction, now_us: int) -> int:
         """Raise and return the number. Raises `EpochChanged` if it is behind what was acknowledged."""
-        cursor, link = transaction.cursor, self._link.bytes
+        cursor, link = transaction.cursor, self.link.bytes
         # A number that nobody lowered is raised without reading it.
-        if self._number:
-            cursor.execute(_ADVANCE_WITNESS, (link, self._number))
+        if self.number:
+            cursor.execute(_ADVANCE_WITNESS, (link, self.number))
             if transaction.connection.changes():
-                return self._number + 1
+                return self.number + 1
         # Fetch all rows: the change is complete only after the last one.
         ((number,),) = cursor.execute(_RAISE_WITNESS, (link, now_us + WITNESS_KEEP_US)).fetchall()
-        if number <= self._number:
+        if number <= self.number:
             raise EpochChanged("the store lacks changes that it had acknowledged")
         return int(number)
 
-    def acknowledge(self, number: int, now_us: int) -> None:
-        """Note the number; the transaction that raised it is committed."""
-        self._number = number
-        self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
-        if self._reading is not None:
-            self._files.cover(self._reading)
-            self._reading = None
 
-
-def _epoch_of(links: Iterable[UUID], transaction: Transaction, now_us: int | None = None) -> Epoch:
-    """The data's epoch, with the witnesses of these links; as of this moment, unless it is said."""
+def _epoch_of(links: Iterable[UUID], transaction: Transaction) -> Epoch:
     cursor = transaction.cursor
     identity, token, memo, generation, level = cursor.execute(TEXTS["select_epoch"]).fetchone()
     witnesses = {}
     for link in links:
         for (number,) in cursor.execute(TEXTS["select_witness"], (link.bytes,)).fetchall():
             witnesses[link] = int(number)
-    moment_us = transaction.now_us if now_us is None else now_us
-    return Epoch(identity, int(token), moment_us, memo, generation, witnesses, level=int(level))
+    return Epoch(identity, int(token), transaction.now_us, memo, generation, witnesses, level=int(level))

@@ -132,11 +132,11 @@ what-has-no-place-hides-its-name: what waits for a service that is away hides wh
 +self._delivering, limit
 routes-of-other-names-are-searched: what a route accepted under an operation name that it gave up is found for the one
     that has the name alone
-  store/relational/inquiry.py
+  store/relational/store.py
   tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite-beside another one]
 -        if route not in delivering.names
 former-names-are-not-searched: what a route accepted under a name that it had before is not found
-  store/relational/inquiry.py
+  store/relational/store.py
   tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite-renamed twice]
 -*(await cursor.together(due_of(former)))]
 +*([] for _ in former)]
@@ -145,7 +145,7 @@ nothing-is-paused-at-the-start: what is accepted right after a start is delivere
 -frozenset[str] | None = None
 +frozenset[str] | None = frozenset()
 work-announced-to-nobody: a pause takes seconds to reach the gateways that go on delivering
-  store/postgres/news.py tests/deliver/test_news.py::test_a_pause_and_its_end
+  store/postgres/store.py tests/deliver/test_news.py::test_a_pause_and_its_end
 -if operation_id == WORK or operation_id in self._interests:
 +if operation_id in self._interests:
 pending-bytes-uncounted: a few callers with long requests fill the disk of the store

@@ -80,7 +80,7 @@ rekey-passes-over-audits-of-pauses: the texts of pauses that are over need the o
 +return texts
 key-of-a-kept-request-not-counted: a start without the key of a kept request is accepted, if its operation has another
     one
-  store/relational/inquiry.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
+  store/relational/statements.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
 -    ("operation", "sealed_by"), ("request", "key_id"), ("audit", "sealed_by"), ("pause", "sealed_by"),
 +    ("operation", "sealed_by"), ("audit", "sealed_by"), ("pause", "sealed_by"),
 key-of-a-journal-not-counted: a start without the key of an outcome that waits in a journal is accepted
@@ -219,8 +219,8 @@ unacknowledged-is-cached: a completion whose answer was lost is believed, and an
 sweep-collects-the-lapsed: a sweep removes the claims of dead holders
   store/relational/executor.py
   tests/conformance/test_retention.py::test_a_sweep_writes_down_what_everybody_already_sees[sqlite]
--            settled = None if record is None else written_down(record, now_us)
-+            settled = None if record is None else written_down(record, now_us)
+-            settled = written_down(record, now_us)
++            settled = written_down(record, now_us)
 +            settled = None if record.state is State.CLAIMED else settled
 doubt-is-collected: time ends a doubt
   core/lifecycle.py tests/core/test_lifecycle.py::test_every_state_can_be_left_but_by_time_alone_never_from_doubt
@@ -307,8 +307,8 @@ flushed-before-recorded: an outcome leaves the journal although the store did no
 postgres-frees-the-lapsed: the sweep of Postgres frees the keys of dead holders
   store/relational/executor.py
   tests/conformance/test_retention.py::test_a_sweep_writes_down_what_everybody_already_sees[postgres]
--            settled = None if record is None else written_down(record, now_us)
-+            settled = None if state is State.CLAIMED else record and written_down(record, now_us)
+-            settled = written_down(record, now_us)
++            settled = None if state is State.CLAIMED else written_down(record, now_us)
 postgres-keeps-what-was-delivered: the requests of operations that are over stay in the store for ever
   store/relational/executor.py tests/store/test_sqlite.py::test_no_byte_of_a_request_stays_behind[withdraw]
 -                rows["delete_request"].append(key)
@@ -329,17 +329,17 @@ postgres-misses-what-moved: a command on Postgres that waited for a tombstone, w
 -            if has_moved:
 +            if has_moved is None:
 sqlite-keeps-what-a-sweep-added: a pause of a minute moves the end of what a sweep has held by an hour
-  store/relational/inquiry.py
+  store/relational/store.py
   tests/conformance/test_kept_requests.py::test_a_pause_moves_the_end_by_its_length[sqlite-1800-10-50]
 -in rows if by_us])
 +in rows if by_us > 0])
 repeated-end-of-a-pause-pays-less: what an end of a pause came to before it failed loses the time until the end is
     repeated
-  store/relational/inquiry.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[3600]
+  store/relational/store.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[3600]
 -now_us - operations.PAUSE_END_US if is_first else 0
 +0
 pause-of-many-never-ends: the end of a pause that takes longer than a command may begins anew each time
-  store/relational/inquiry.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[1]
+  store/relational/store.py tests/store/test_sqlite.py::test_a_pause_ends_in_short_transactions[1]
 -now_us - operations.PAUSE_END_US if is_first else 0
 +now_us if is_first else 0
 sweep-looks-too-little: while nothing else is due, what is paused becomes a dead letter
@@ -398,8 +398,8 @@ sqlite-sweeps-what-is-due: a sweep of SQLite looks for what is due in any state,
 -WHERE o.state = ? AND o.due_us
 +WHERE ? <> '' AND o.due_us
   store/relational/executor.py
--            settled = None if record is None else written_down(record, now_us)
-+            settled = None if record is None else written_down(record, now_us)
+-            settled = written_down(record, now_us)
++            settled = written_down(record, now_us)
 +            settled = None if settled is record else settled
 sqlite-trusts-the-grant: SQLite records the answer of whoever was granted the claim, although the record has gone on
   store/relational/sql/operations.sql

@@ -121,10 +121,6 @@ SELECT o.id, d.acceptance_id, r.key_id, r.sealed
 FROM request AS r {join} operation AS o ON o.{row} = r.row {join} delivery AS d ON d.row = r.row
 WHERE r.key_id = ?1 LIMIT ?2
 -- name: reseal_operation -- no row of the table: the same values under another key, if they are as they were read
-UPDATE operation
-SET key = ?, request = ?, probe_target = ?, probe_host = ?, reason = ?, headers = ?, resource = ?,
-    sealed_by = ?
-WHERE id = ? AND token = ? AND key IS NOT DISTINCT FROM ? AND coalesce(request, '') = ? AND probe_target IS NOT DISTINCT FROM ? AND probe_host IS NOT DISTINCT FROM ? AND reason IS NOT DISTINCT FROM ?
-    AND headers IS NOT DISTINCT FROM ? AND resource IS NOT DISTINCT FROM ?
+UPDATE operation SET {resealed} WHERE id = ? AND token = ? AND {as sealed before}
 -- name: reseal_response -- no row of the table: the body of a response under another key
 UPDATE response AS r SET body = ?1 FROM operation AS o WHERE o.id = ?2 AND {response}

@@ -374,8 +374,8 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
             case "default_factory_not_called":
                 pass
             case kind if kind == DISAGREEMENT_ERROR:
-                for keys, message in details["ctx"]["disagreements"]:
-                    yield document.mistake((*place.path, *path_of(keys)), message)
+                for keys, message, *hint in details["ctx"]["disagreements"]:
+                    yield document.mistake((*place.path, *path_of(keys)), message, *hint)
             case "extra_forbidden":
                 yield _unknown_key(place, details["loc"], document)
             case "missing" if place.path not in meant:

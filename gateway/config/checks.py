@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from gateway.config import delivery, models, scope
+from gateway.config import delivery, models
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery
 from gateway.config.document import Document, Mistake, Path, path_of, path_text
 from gateway.config.leaf import (
@@ -32,7 +32,23 @@ from gateway.config.leaf import (
     size_text,
 )
 from gateway.config.models import Config
-from gateway.config.route import BodyKey, BodyPart, ComposedKey, Route, VersionHeader, key_header_names
+from gateway.config.route import (
+    ApiKeyScope,
+    BodyKey,
+    BodyPart,
+    ClientCertificateScope,
+    ComposedKey,
+    ComposedScope,
+    ForwardAuth,
+    ForwardAuthScope,
+    HeaderScope,
+    Route,
+    VersionHeader,
+    key_header_names,
+    parts_of,
+    scope_header_names,
+    token_issuers,
+)
 from gateway.config.section import Disagreement, Section, adapter, repeated, too_long
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
@@ -222,11 +238,11 @@ def _of_authorities(document: Document, config: _Partial, routes: _Routes) -> It
                     yield (*at, *keys), message, "let the authorising service use another header"
 
 
-def _asked(route: _Partial) -> Iterator[tuple[Path, scope.ForwardAuth]]:
+def _asked(route: _Partial) -> Iterator[tuple[Path, ForwardAuth]]:
     """The authorising services of a route, and where they are written."""
-    is_composed = isinstance(route.scope, scope.ComposedScope)
-    for index, part in enumerate(scope.parts_of(route.scope)):
-        if isinstance(part, scope.ForwardAuthScope):
+    is_composed = isinstance(route.scope, ComposedScope)
+    for index, part in enumerate(parts_of(route.scope)):
+        if isinstance(part, ForwardAuthScope):
             yield ("scope", *(("compose", index) if is_composed else ()), "forward_auth"), part.forward_auth
     if route.authorize:
         yield ("authorize", "forward_auth"), route.authorize.forward_auth
@@ -239,7 +255,7 @@ def _key_headers(route: _Partial) -> set[str]:
 
 def _caller_headers(route: _Partial) -> set[str]:
     """Those that its scope is taken from."""
-    return {name.lower() for name in scope.scope_header_names(route.scope)}
+    return {name.lower() for name in scope_header_names(route.scope)}
 
 
 def _of_sinks(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
@@ -289,7 +305,7 @@ def _redis_databases(url: RedisUrl) -> set[tuple[str, str]]:
 
 def _of_reach(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """Callers that cannot be told here or in another region, and promises over keys that have different homes."""
-    needs_certificates = any(isinstance(part, scope.ClientCertificateScope) for part in scope.parts_of(route.scope))
+    needs_certificates = any(isinstance(part, ClientCertificateScope) for part in parts_of(route.scope))
     tls = config.listen and config.listen.tls
     if needs_certificates and config.listen and (tls is None or tls.client_ca is None):
         message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
@@ -450,11 +466,11 @@ def _why_unverified(given: object) -> str | None:
     match given:
         case "shared":
             return "a shared scope names no caller"
-        case scope.ApiKeyScope():
+        case ApiKeyScope():
             return "the service verifies an API key when the request is delivered, not before it is stored"
-        case scope.HeaderScope(from_="any"):
+        case HeaderScope(from_="any"):
             return "with `from: any`, every client can name itself"
-        case scope.ComposedScope(compose=parts):
+        case ComposedScope(compose=parts):
             reasons = [_why_unverified(part) for part in parts]
             return None if None in reasons else reasons[0]
         case _:
@@ -635,7 +651,7 @@ def _on_route(route: Route, config: Config) -> Iterator[_Remark]:
     for method in route.match.methods:
         if method in OWN_SEMANTICS:
             yield "match.methods", OWN_SEMANTICS[method]
-    headers = [part for part in scope.parts_of(route.scope) if isinstance(part, scope.HeaderScope)]
+    headers = [part for part in parts_of(route.scope) if isinstance(part, HeaderScope)]
     if any(part.from_ == "any" for part in headers):
         yield "scope", "any client that reaches the gateway can claim to be any caller"
     for part in headers:
@@ -651,7 +667,7 @@ def _on_route(route: Route, config: Config) -> Iterator[_Remark]:
 
 
 def _on_caller(route: Route, config: Config) -> Iterator[_Remark]:
-    for claim in (claim for issuer in scope.token_issuers(route.scope) for claim in issuer.claims):
+    for claim in (claim for issuer in token_issuers(route.scope) for claim in issuer.claims):
         if claim in _UNSTABLE_CLAIMS:
             yield "scope", f"{claim} may change while the caller stays the same: its retries would be another caller's"
     for service in route.authorities:
@@ -659,8 +675,8 @@ def _on_caller(route: Route, config: Config) -> Iterator[_Remark]:
             yield (), f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
         if service.cache:
             yield (), f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
-    for part in scope.parts_of(route.scope):
-        if isinstance(part, scope.ClientCertificateScope) and part.client_certificate == "sha256":
+    for part in parts_of(route.scope):
+        if isinstance(part, ClientCertificateScope) and part.client_certificate == "sha256":
             yield "scope", "a renewed certificate is another caller: its retries find no record of before"
 
 

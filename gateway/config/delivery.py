@@ -319,10 +319,6 @@ class Delivery(_DeliverySettings):
     breaker: Breaker = Field(default_factory=Breaker)
     """When deliveries to a service that cannot be reached pause."""
 
-    def under(self, route: RouteDelivery) -> Delivery:
-        """These settings, overridden by the keys that are written in the route."""
-        return self.model_copy(update={name: getattr(route, name) for name in route.model_fields_set})
-
     @property
     def compiled(self) -> DeliveryPolicy:
         return DeliveryPolicy(

@@ -286,22 +286,19 @@ class Count(Leaf):
         return int(text)
 
 
-class Flag(Leaf):
-    """`true` or `false`, and no other spelling."""
+def choice(*values: int, schema: Mapping[str, Any] | None = None) -> Scalar:
+    """One of a few values, in the spelling of JSON and no other."""
+    known = {json.dumps(value): value for value in values}
 
-    expected = "true or false"
-    schema: Mapping[str, Any] = {"type": "boolean"}
-
-    def parse(self, text: str) -> bool:
-        if text not in ("true", "false"):
+    def parse(text: str) -> int:
+        if text not in known:
             raise Unexpected
-        return text == "true"
+        return known[text]
 
-    def write(self, value: bool) -> str:
-        return str(value).lower()
+    return Scalar(alternatives(known), parse, schema or {"enum": list(values)}, write=json.dumps)
 
 
-Bool = Annotated[bool, Flag()]
+Bool = Annotated[bool, choice(True, False, schema={"type": "boolean"})]
 
 
 @scalar(
@@ -377,18 +374,6 @@ def encoded(names: Iterable[str]) -> tuple[bytes, ...]:
 
 def lowered(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset(name.lower().encode() for name in names)
-
-
-def status_choice(*codes: int) -> Leaf:
-    """One of a few status codes."""
-    known = {str(code): code for code in codes}
-
-    def parse(text: str) -> int:
-        if text not in known:
-            raise Unexpected
-        return known[text]
-
-    return Scalar(alternatives(codes), parse, {"enum": list(codes)})
 
 
 @scalar(

@@ -29,8 +29,7 @@ from gateway.config.delivery import (
     encryption_key_bytes,
 )
 from gateway.config.document import Path as KeyPath
-from gateway.config.route import Route, Unprotected
-from gateway.config.scope import JwtScope, TokenIssuer
+from gateway.config.route import JwtScope, Route, TokenIssuer, Unprotected
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, taken, written
 from gateway.core.egress import EgressPolicy, is_loopback
 from gateway.core.outbox import DEFAULT_TYPES, EventType
@@ -809,4 +808,5 @@ class Config(Section):
 
     def delivery_for(self, route: Route) -> Delivery:
         """How accepted requests of a route are delivered: the global settings, overridden by the route's keys."""
-        return self.delivery.under(route.delivery)
+        changed = route.delivery
+        return self.delivery.model_copy(update={name: getattr(changed, name) for name in changed.model_fields_set})

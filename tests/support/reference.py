@@ -17,7 +17,7 @@ from gateway.admin.access import READ, RELOAD
 from gateway.admin.actions import CHANGES, LOOKS, FindAsked
 from gateway.config import Config
 from gateway.config.effective import descriptions
-from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
+from gateway.config.leaf import Count, Duration, Leaf, Size
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import State
@@ -268,7 +268,7 @@ def _leaf(leaf: Leaf) -> str:
             return f"size, {least} to {most}"
         case Count(least, most, may_be_auto):
             return f"{least} to {most}" + (", or `auto`" if may_be_auto else "")
-        case Flag():
+        case Leaf(expected="true or false"):
             return "`true`, `false`"
     return leaf.expected.removeprefix("a ").removeprefix("an ")
 

@@ -156,13 +156,11 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
         mark = error.context_mark or mark
     said, hint = next((_SYNTAX[piece] for piece in _SYNTAX if piece in f"{problem} {context}"), ("", ""))
     # A quotation can be a piece of a secret; single characters and names such as '<block end>' cannot.
-    problem = re.sub(r"'([^']*)'", _shown_quote, said or problem)
+    problem = re.sub(
+        r"'([^']*)'", lambda quote: quote[0] if len(quote[1]) <= 2 or quote[1][0] == "<" else "this", said or problem
+    )
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Mistake(file, line, column, "", f"YAML: {problem}", hint)
-
-
-def _shown_quote(quoted: re.Match[str]) -> str:
-    return quoted[0] if len(quoted[1]) <= 2 or quoted[1].startswith("<") else "this"
 
 
 class _Reader:
@@ -189,7 +187,7 @@ class _Reader:
             case yaml.ScalarNode():
                 self._refuse_tag(node, path, "str")
                 if node.style is not None or node.value not in NOTHING:
-                    return self._substitute(node.value, path)
+                    return _REFERENCE.sub(lambda found: self._replacement(found, path), node.value)
                 self._document.nothing.append(path)
                 return None
             case _:
@@ -230,9 +228,6 @@ class _Reader:
     def _refuse_tag(self, node: yaml.Node, path: Path, default: str) -> None:
         if node.tag != f"tag:yaml.org,2002:{default}":
             self._note(path, "YAML tags are not supported", "quote a value that begins with !")
-
-    def _substitute(self, text: str, path: Path) -> str:
-        return _REFERENCE.sub(lambda found: self._replacement(found, path), text)
 
     def _replacement(self, found: re.Match[str], path: Path) -> str:
         if found[0] == "$${":

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from gateway.config import delivery, models
+from gateway.config import route as forms
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery
 from gateway.config.document import Document, Mistake, Path, path_of, path_text
 from gateway.config.leaf import (
@@ -32,23 +33,7 @@ from gateway.config.leaf import (
     size_text,
 )
 from gateway.config.models import Config
-from gateway.config.route import (
-    ApiKeyScope,
-    BodyKey,
-    BodyPart,
-    ClientCertificateScope,
-    ComposedKey,
-    ComposedScope,
-    ForwardAuth,
-    ForwardAuthScope,
-    HeaderScope,
-    Route,
-    VersionHeader,
-    key_header_names,
-    parts_of,
-    scope_header_names,
-    token_issuers,
-)
+from gateway.config.route import Route
 from gateway.config.section import Disagreement, Section, adapter, repeated, too_long
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
@@ -238,11 +223,11 @@ def _of_authorities(document: Document, config: _Partial, routes: _Routes) -> It
                     yield (*at, *keys), message, "let the authorising service use another header"
 
 
-def _asked(route: _Partial) -> Iterator[tuple[Path, ForwardAuth]]:
+def _asked(route: _Partial) -> Iterator[tuple[Path, forms.ForwardAuth]]:
     """The authorising services of a route, and where they are written."""
-    is_composed = isinstance(route.scope, ComposedScope)
-    for index, part in enumerate(parts_of(route.scope)):
-        if isinstance(part, ForwardAuthScope):
+    is_composed = isinstance(route.scope, forms.ComposedScope)
+    for index, part in enumerate(forms.parts_of(route.scope)):
+        if isinstance(part, forms.ForwardAuthScope):
             yield ("scope", *(("compose", index) if is_composed else ()), "forward_auth"), part.forward_auth
     if route.authorize:
         yield ("authorize", "forward_auth"), route.authorize.forward_auth
@@ -250,12 +235,12 @@ def _asked(route: _Partial) -> Iterator[tuple[Path, ForwardAuth]]:
 
 def _key_headers(route: _Partial) -> set[str]:
     """The headers of a route, in lower case, that its key is taken from."""
-    return {name.lower() for name in key_header_names(route.key)}
+    return {name.lower() for name in forms.key_header_names(route.key)}
 
 
 def _caller_headers(route: _Partial) -> set[str]:
     """Those that its scope is taken from."""
-    return {name.lower() for name in scope_header_names(route.scope)}
+    return {name.lower() for name in forms.scope_header_names(route.scope)}
 
 
 def _of_sinks(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
@@ -305,7 +290,7 @@ def _redis_databases(url: RedisUrl) -> set[tuple[str, str]]:
 
 def _of_reach(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """Callers that cannot be told here or in another region, and promises over keys that have different homes."""
-    needs_certificates = any(isinstance(part, ClientCertificateScope) for part in parts_of(route.scope))
+    needs_certificates = any(isinstance(part, forms.ClientCertificateScope) for part in forms.parts_of(route.scope))
     tls = config.listen and config.listen.tls
     if needs_certificates and config.listen and (tls is None or tls.client_ca is None):
         message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
@@ -334,8 +319,8 @@ def _of_mode(document: Document, config: _Partial, at: Path, route: _Partial) ->
         if getattr(route, name):
             message = f"a route with {name} answers by itself, so there is nothing that could only be observed"
             yield _mode_key(document, at), message, f"write mode: enforce, or leave {name} out while it is observed"
-    parts = route.key.compose if isinstance(route.key, ComposedKey) else (route.key,)
-    if route.enforce_share and any(isinstance(part, BodyKey | BodyPart) for part in parts):
+    parts = route.key.compose if isinstance(route.key, forms.ComposedKey) else (route.key,)
+    if route.enforce_share and any(isinstance(part, forms.BodyKey | forms.BodyPart) for part in parts):
         message = "the key is in the body, and only one in the headers decides at once whether a request is enforced"
         yield "enforce_share", message
 
@@ -403,7 +388,7 @@ def _of_response(document: Document, config: _Partial, at: Path, route: _Partial
         if response and name in response.model_fields_set and route.inbox:
             message = "the sender of an event gets an acknowledgement, and never the response of the service"
             yield f"response.{name}", message
-    if response is None or not isinstance(response.version, VersionHeader):
+    if response is None or not isinstance(response.version, forms.VersionHeader):
         return
     header = response.version.header.lower()
     if header in _key_headers(route) | _caller_headers(route):
@@ -466,11 +451,11 @@ def _why_unverified(given: object) -> str | None:
     match given:
         case "shared":
             return "a shared scope names no caller"
-        case ApiKeyScope():
+        case forms.ApiKeyScope():
             return "the service verifies an API key when the request is delivered, not before it is stored"
-        case HeaderScope(from_="any"):
+        case forms.HeaderScope(from_="any"):
             return "with `from: any`, every client can name itself"
-        case ComposedScope(compose=parts):
+        case forms.ComposedScope(compose=parts):
             reasons = [_why_unverified(part) for part in parts]
             return None if None in reasons else reasons[0]
         case _:
@@ -651,7 +636,7 @@ def _on_route(route: Route, config: Config) -> Iterator[_Remark]:
     for method in route.match.methods:
         if method in OWN_SEMANTICS:
             yield "match.methods", OWN_SEMANTICS[method]
-    headers = [part for part in parts_of(route.scope) if isinstance(part, HeaderScope)]
+    headers = [part for part in forms.parts_of(route.scope) if isinstance(part, forms.HeaderScope)]
     if any(part.from_ == "any" for part in headers):
         yield "scope", "any client that reaches the gateway can claim to be any caller"
     for part in headers:
@@ -661,13 +646,13 @@ def _on_route(route: Route, config: Config) -> Iterator[_Remark]:
     if redacts and route.response.max_stored_bytes > CANONICAL_BYTES_MAX:
         message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
         yield "response.max_stored_bytes", message
-    for name in key_header_names(route.key):
+    for name in forms.key_header_names(route.key):
         if name.lower() not in _KEY_HEADERS and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
             yield "key", f"{name} is nearly Idempotency-Key; is it misspelt?"
 
 
 def _on_caller(route: Route, config: Config) -> Iterator[_Remark]:
-    for claim in (claim for issuer in token_issuers(route.scope) for claim in issuer.claims):
+    for claim in (claim for issuer in forms.token_issuers(route.scope) for claim in issuer.claims):
         if claim in _UNSTABLE_CLAIMS:
             yield "scope", f"{claim} may change while the caller stays the same: its retries would be another caller's"
     for service in route.authorities:
@@ -675,8 +660,8 @@ def _on_caller(route: Route, config: Config) -> Iterator[_Remark]:
             yield (), f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
         if service.cache:
             yield (), f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
-    for part in parts_of(route.scope):
-        if isinstance(part, ClientCertificateScope) and part.client_certificate == "sha256":
+    for part in forms.parts_of(route.scope):
+        if isinstance(part, forms.ClientCertificateScope) and part.client_certificate == "sha256":
             yield "scope", "a renewed certificate is another caller: its retries find no record of before"
 
 
@@ -733,8 +718,8 @@ def _on_repeats(route: Route, config: Config) -> Iterator[_Remark]:
         yield "repeats.action", message
     if repeats.by != "fingerprint":
         return
-    key_parts = route.key.compose if isinstance(route.key, ComposedKey) else (route.key,)
-    pointers = {part.body for part in key_parts if isinstance(part, BodyKey | BodyPart)}
+    key_parts = route.key.compose if isinstance(route.key, forms.ComposedKey) else (route.key,)
+    pointers = {part.body for part in key_parts if isinstance(part, forms.BodyKey | forms.BodyPart)}
     if fingerprint.body == "none":
         yield "repeats.by", "fingerprint.body is none: all requests of a caller to one URL are repeats of one another"
     elif pointers & set(fingerprint.only) if fingerprint.only else pointers - set(fingerprint.ignore):

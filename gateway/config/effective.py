@@ -122,7 +122,7 @@ class _Writer:
             case None:
                 return "null"
             case SecretStr() | SecretBytes() | PostgresUrl():
-                return _scalar(leaf.placeholder(path_text(self._named(path))))
+                return _scalar(leaf.stand_in(path_text(self._named(path))))
             case RedisUrl():
                 # Another host for each, because a stream may not be in the database of the fast tier.
                 scheme = value.url.get_secret_value().partition("://")[0]
@@ -349,7 +349,7 @@ class Placeholders:
         if name not in self.names:
             self.names.append(name)
         place = _place(path if is_all else ())
-        return next((form.leaf for form in place.forms if form.leaf is not None), Leaf()).placeholder(name)
+        return next((form.leaf for form in place.forms if form.leaf is not None), Leaf()).stand_in(name)
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------

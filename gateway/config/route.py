@@ -45,18 +45,17 @@ from gateway.core.routing import PathPattern, Rule, normalise_host
 # Who says who a caller is, and what it may: an authorising service, or the authority that signed a certificate.
 
 _OF_THE_GATEWAY = "the gateway writes this header itself"
-_OWN = tuple((name, _OF_THE_GATEWAY) for name in ("host", "x-forwarded-", "via"))
-_ASKED_REFUSED = (*_OWN, ("content-", "the service is asked without the body"))
-_OF_THE_RESPONSE = "this header describes the response of the authorising service"
-_NAMED_REFUSED = (
-    *_OWN,
-    ("forwarded", _OF_THE_GATEWAY),
-    ("content-", _OF_THE_RESPONSE),
-    ("date", _OF_THE_RESPONSE),
-    ("set-cookie", "this header is for browsers; hand on another one"),
-)
-_AskedHeader = Annotated[str, leaf.HeaderName(refused=_ASKED_REFUSED)]
-_NamedHeader = Annotated[str, leaf.HeaderName(refused=_NAMED_REFUSED, is_trusted=True)]
+_ASKED_REFUSED = {
+    _OF_THE_GATEWAY: "host x-forwarded- via",
+    "the service is asked without the body": "content-",
+}
+_NAMED_REFUSED = {
+    _OF_THE_GATEWAY: "host x-forwarded- via forwarded",
+    "this header describes the response of the authorising service": "content- date",
+    "this header is for browsers; hand on another one": "set-cookie",
+}
+_AskedHeader = Annotated[str, leaf.header_name(refused=_ASKED_REFUSED)]
+_NamedHeader = Annotated[str, leaf.header_name(refused=_NAMED_REFUSED, is_trusted=True)]
 
 
 class ForwardAuth(Section):
@@ -68,9 +67,9 @@ class ForwardAuth(Section):
     """The caller's headers that it sees."""
     copy_: Annotated[tuple[_NamedHeader, ...], Field(alias="copy", max_length=16)] = ()
     """Headers of its response that the service behind the gateway gets. A caller's own are dropped."""
-    timeout: Annotated[float, leaf.Duration("10ms", "1m")] = written("2s")
+    timeout: Annotated[float, leaf.duration("10ms", "1m")] = written("2s")
     """How long a decision may take, connecting included; then the request is refused with 503."""
-    cache: Annotated[float, leaf.Duration("0s", "1h")] = written("0s")
+    cache: Annotated[float, leaf.duration("0s", "1h")] = written("0s")
     """How long a permission counts for the very same method, URI and headers. While it does, it cannot be withdrawn."""
     ca: leaf.File | None = None
     """The authorities that sign its certificate, as a PEM file; the system's if left out."""
@@ -139,18 +138,17 @@ class Authorize(Section):
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 
-FRAMING = "this header describes the connection or the body, not the intent"
-_API_KEY_REFUSED = (
-    ("cookie", "cookies change while the caller stays the same"),
-    ("host", FRAMING),
-    ("content-", FRAMING),
-)
-_SCOPE_REFUSED = (
-    ("authorization", "this header holds a credential: write {api_key: Authorization}"),
-    *_API_KEY_REFUSED,
-)
-_ScopeHeader = Annotated[str, leaf.HeaderName(refused=_SCOPE_REFUSED, is_trusted=True)]
-_ApiKeyHeader = Annotated[str, leaf.HeaderName(refused=_API_KEY_REFUSED, is_trusted=True)]
+_FRAMING = "this header describes the connection or the body, not the intent"
+_API_KEY_REFUSED = {
+    "cookies change while the caller stays the same": "cookie",
+    _FRAMING: "host content-",
+}
+_SCOPE_REFUSED = {
+    "this header holds a credential: write {api_key: Authorization}": "authorization",
+    **_API_KEY_REFUSED,
+}
+_ScopeHeader = Annotated[str, leaf.header_name(refused=_SCOPE_REFUSED, is_trusted=True)]
+_ApiKeyHeader = Annotated[str, leaf.header_name(refused=_API_KEY_REFUSED, is_trusted=True)]
 
 # -- headers -----------------------------------------------------------------------------------------------------------
 
@@ -198,7 +196,7 @@ _CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
 class TokenSecret(Section):
     """A secret that the issuer and this gateway share. Anyone who has it can make tokens."""
 
-    secret: Annotated[SecretStr, leaf.SecretText(leaf.secret_text(min(SECRET_ALGORITHMS.values())))]
+    secret: Annotated[SecretStr, leaf.secret(leaf.secret_text(min(SECRET_ALGORITHMS.values())))]
     """The secret, as long as the digest of its algorithm; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this
     file."""
 
@@ -222,11 +220,11 @@ class TokenIssuer(Section):
         "EdDSA",
     )
     """The algorithms that a token may be signed by. With a secret, HS256, HS384 or HS512 has to be written."""
-    ca: Annotated[Path, leaf.AbsolutePath("/etc/idempotency-gateway/ca.pem")] | None = None
+    ca: Annotated[Path, leaf.absolute_path("/etc/idempotency-gateway/ca.pem")] | None = None
     """The certificates to trust where its keys are fetched; the system's if left out."""
-    leeway: Annotated[float, leaf.Duration("0s", "5m")] = written("30s")
+    leeway: Annotated[float, leaf.duration("0s", "5m")] = written("30s")
     """How far its clock and this one may differ."""
-    stale_for: Annotated[float, leaf.Duration("0s", "30d")] = written("24h")
+    stale_for: Annotated[float, leaf.duration("0s", "30d")] = written("24h")
     """How long its keys are used after they should have been fetched anew, while they cannot be."""
 
     @property
@@ -364,16 +362,12 @@ def scope_header_names(scope: object) -> tuple[str, ...]:
 
 # -- the key. It has no default: under another one a request is another operation --------------------------------------
 
-_CREDENTIAL = "a credential is not a key: it stays the same over many requests"
-_KEY_REFUSED = (
-    ("authorization", _CREDENTIAL),
-    ("cookie", _CREDENTIAL),
-    ("host", FRAMING),
-    ("content-", FRAMING),
-    ("date", "this header changes with every retry"),
-    ("user-agent", FRAMING),
-)
-_KeyHeader = Annotated[str, leaf.HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
+_KEY_REFUSED = {
+    "a credential is not a key: it stays the same over many requests": "authorization cookie",
+    _FRAMING: "host content- user-agent",
+    "this header changes with every retry": "date",
+}
+_KeyHeader = Annotated[str, leaf.header_name(refused=_KEY_REFUSED, is_trusted=True)]
 
 
 class _KeySettings(Section):
@@ -451,14 +445,8 @@ def key_header_names(key: Key | None) -> tuple[str, ...]:
             return ()
 
 
-def key_spec(key: Key) -> keys.KeySpec:
-    """Where the key is, as requests are searched for it."""
-    if isinstance(key, HeaderKey | HeadersKey):
-        return keys.HeaderKey(leaf.encoded(key_header_names(key)), keys.KeyFormat(key.format))
-    return keys.ComposedKey(tuple(map(_part, key.compose if isinstance(key, ComposedKey) else (key,))))
-
-
 def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
+    """Where a part of the key is, as requests are searched for it."""
     if isinstance(part, HeaderPart):
         return keys.HeaderPart(part.header.encode())
     return keys.BodyPart(parse_pointer(part.body))
@@ -492,9 +480,9 @@ class Match(Section):
     def paths(self) -> tuple[PathPattern, ...]:
         return (self.path, *self.also)
 
-    def rules(self, *more: bytes) -> tuple[Rule, ...]:
+    def rules(self, *more: str) -> tuple[Rule, ...]:
         """The rules for `routing.RouteTable`, with further methods."""
-        return rules_of(self.host, (*(method.encode() for method in self.methods), *more), self.paths)
+        return _rules(self.host, (*self.methods, *more), self.paths)
 
 
 class Unprotected(Section):
@@ -514,13 +502,12 @@ class Unprotected(Section):
 
     @property
     def rule(self) -> Rule:
-        return rules_of(self.host, [method.encode() for method in self.methods], (self.path,))[0]
+        return _rules(self.host, self.methods, (self.path,))[0]
 
 
-def rules_of(host: str | None, methods: Iterable[bytes], paths: Iterable[PathPattern]) -> tuple[Rule, ...]:
-    """The rules for these paths, as `routing.RouteTable` takes them."""
-    name, listed = None if host is None else normalise_host(host.encode()), frozenset(methods)
-    return tuple(Rule(listed, path, name) for path in paths)
+def _rules(host: str | None, methods: Iterable[str], paths: Iterable[PathPattern]) -> tuple[Rule, ...]:
+    name = None if host is None else normalise_host(host.encode())
+    return tuple(Rule(frozenset(leaf.encoded(methods)), path, name) for path in paths)
 
 
 class Fingerprint(Section):
@@ -532,7 +519,7 @@ class Fingerprint(Section):
     """JSON pointers to values that a retry may change."""
     only: Annotated[tuple[leaf.JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to the values that are compared; everything if left out."""
-    headers: Annotated[tuple[Annotated[str, leaf.HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
+    headers: Annotated[tuple[Annotated[str, leaf.header_name(is_compared=True)], ...], Field(max_length=64)] = ()
     """Headers that are compared too. Those that override method or target always are."""
     explain: leaf.Bool = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
@@ -592,7 +579,7 @@ class Repeats(Section):
     by: RepeatsBy = "fingerprint"
     """What makes it the same: all that the fingerprint compares, or the values at these places of the JSON body. A
     request that lacks one of them is never taken for a repeat."""
-    within: Annotated[float, leaf.Duration("1s", "3650d")] = written("10m")
+    within: Annotated[float, leaf.duration("1s", "3650d")] = written("10m")
     """For how long, counted from the first request. Refused repeats are also those of a request in doubt."""
     action: Literal["count", "refuse"] = "count"
     """Whether repeats are only counted and logged, or refused with 409 unless they say `Idempotency-Distinct: true`."""
@@ -612,13 +599,13 @@ class InFlight(Section):
 
     ORDERED = (("wait", "max_wait"),)
 
-    wait: Annotated[float, leaf.Duration("0s", "10m")] = written("5s")
+    wait: Annotated[float, leaf.duration("0s", "10m")] = written("5s")
     """How long a duplicate waits for the first request, unless it asks for another time. At most max_wait."""
-    max_wait: Annotated[float, leaf.Duration("0s", "10m")] = written("30s")
+    max_wait: Annotated[float, leaf.duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
     status: Annotated[Literal[409, 429], leaf.choice(409, 429)] = 409
     """The status of the reply when the wait is over."""
-    max_waiters: Annotated[int, leaf.Count(0, 100_000), DIVIDED] = 1000
+    max_waiters: Annotated[int, leaf.count(0, 100_000), DIVIDED] = 1000
     """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 
@@ -686,7 +673,7 @@ _VERSIONS = "a version such as v3, or {header: NAME}"
 class VersionHeader(Section):
     """A header of the request names the version of its response."""
 
-    header: Annotated[str, leaf.HeaderName(refused=_KEY_REFUSED)]
+    header: Annotated[str, leaf.header_name(refused=_KEY_REFUSED)]
     """The header that names the version."""
 
     @property
@@ -700,7 +687,7 @@ Version = Annotated[Annotated[str, leaf.VERSION_NAME] | VersionHeader, Forms(_VE
 class ResponsePolicy(Section):
     """What is stored of a response, and what a repeat gets."""
 
-    max_stored_bytes: Annotated[int, leaf.Size("0", "64MiB")] = written("1MiB")
+    max_stored_bytes: Annotated[int, leaf.size("0", "64MiB")] = written("1MiB")
     """The longest body that is stored; 0 stores none."""
     strip: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=64)] = ()
     """Headers that are not stored."""
@@ -741,7 +728,10 @@ class ResponsePolicy(Section):
             yield "on_version_change", "gone needs version: which version a response is in"
         if "reference" in self.model_fields_set and not self.keeps_reference:
             yield "reference", "it is not kept: it is listed under strip or redact"
-        yield from self._useless_to_fetch() if self.replay == "fetch" else self._only_to_fetch()
+        if self.replay == "fetch":
+            yield from self._useless_to_fetch()
+        elif "fetch" in self.model_fields_set:
+            yield "fetch", "this needs replay: fetch"
 
     @property
     def keeps_reference(self) -> bool:
@@ -782,19 +772,15 @@ class ResponsePolicy(Section):
         if self.fetch != "location" and self.reference == "location":
             yield "fetch", "a path with {reference} needs reference: a JSON pointer such as /id"
 
-    def _only_to_fetch(self) -> Iterator[Disagreement]:
-        if "fetch" in self.model_fields_set:
-            yield "fetch", "this needs replay: fetch"
-
 
 class Retention(Section):
     """How long an operation is remembered."""
 
     ORDERED = (("replay", "remember"),)
 
-    replay: Annotated[float, leaf.Duration("1s", "3650d")] = written("24h")
+    replay: Annotated[float, leaf.duration("1s", "3650d")] = written("24h")
     """How long the response is kept. At most as long as the key."""
-    remember: Annotated[float, leaf.Duration("1s", "3650d")] = written("7d")
+    remember: Annotated[float, leaf.duration("1s", "3650d")] = written("7d")
     """How long the key is kept; after that, a request with it executes again."""
     expired_status: Annotated[Literal[410, 409, 204], leaf.choice(410, 409, 204)] = 410
     """The status of the reply when the key is remembered but the response has expired."""
@@ -811,9 +797,9 @@ class Retention(Section):
 class Body(Section):
     """Limits of request bodies."""
 
-    max_bytes: Annotated[int, leaf.Size("0", "16GiB")] = written("10MiB")
+    max_bytes: Annotated[int, leaf.size("0", "16GiB")] = written("10MiB")
     """The longest body of a request."""
-    spool_over: Annotated[int, leaf.Size("0", "16GiB")] = written("256KiB")
+    spool_over: Annotated[int, leaf.size("0", "16GiB")] = written("256KiB")
     """Longer bodies are held in a file while they are compared."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -925,9 +911,15 @@ class Route(Section):
         """Where its keys are: an inbox knows it of its sender."""
         if self.inbox is not None:
             return self.inbox.compiled.key
-        if self.key is None:
-            raise AssertionError("a route has a key or an inbox")
-        return key_spec(self.key)
+        match self.key:
+            case HeaderKey(format=form) | HeadersKey(format=form):
+                return keys.HeaderKey(leaf.encoded(key_header_names(self.key)), keys.KeyFormat(form))
+            case ComposedKey(compose=parts):
+                return keys.ComposedKey(tuple(map(_part, parts)))
+            case BodyKey() as part:
+                return keys.ComposedKey((_part(part),))
+            case None:
+                raise AssertionError("a route has a key or an inbox")
 
     @cached_property
     def scope_spec(self) -> ScopeSpec:
@@ -958,4 +950,4 @@ class Route(Section):
     def rules(self) -> tuple[Rule, ...]:
         """The rules for `routing.RouteTable`. An inbox with origins answers their handshake, too."""
         has_handshake = self.inbox is not None and bool(self.inbox.cloudevents.origins)
-        return self.match.rules(*([b"OPTIONS"] if has_handshake else []))
+        return self.match.rules(*(["OPTIONS"] if has_handshake else []))

@@ -72,41 +72,40 @@ def _one_of(*options: _Add, required: bool = False) -> _Add:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _address(text: str) -> str:
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError("expected an address such as 10.0.0.7") from None
+def _value(read: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    """A type of an option; `read` raises a ValueError for other text."""
+
+    def value(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {expected}") from None
+
+    return value
 
 
-def _operation_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            "expected the id of an operation, as its problem document or inspect --list shows it"
-        ) from None
-
-
-def _duration_us(text: str) -> int:
+def _microseconds(text: str) -> int:
     from gateway.config.leaf import duration_seconds
 
     seconds = duration_seconds(text)
     if seconds is None:
-        raise argparse.ArgumentTypeError("expected a duration such as 30s, 5m, 12h or 7d")
+        raise ValueError(text)
     return microseconds(seconds)
 
 
-def _number(least: int, most: int, expected: str) -> Callable[[str], int]:
+def _number(least: int, most: int, expected: str) -> Callable[[str], Any]:
     def number(text: str) -> int:
         is_number = text.isascii() and text.isdecimal() and len(text) < 19
         if not is_number or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"expected {expected}")
+            raise ValueError(text)
         return int(text)
 
-    return number
+    return _value(number, expected)
 
 
+_address = _value(lambda text: str(ip_address(text)), "an address such as 10.0.0.7")
+_operation_id = _value(UUID, "the id of an operation, as its problem document or inspect --list shows it")
+_duration_us = _value(_microseconds, "a duration such as 30s, 5m, 12h or 7d")
 _status = _number(200, 599, "a status from 200 to 599")
 _port = _number(0, 65535, "a port from 0 to 65535")
 _limit = _number(1, 999_999, "a whole number from 1 to 999999")

@@ -19,7 +19,7 @@ from gateway.config import Config
 from gateway.config.checks import Notice
 from gateway.config.leaf import PLACEHOLDER_DIRECTORY
 from gateway.config.models import KafkaSink, ServerTls
-from gateway.config.scope import ComposedScope, TokenIssuer, token_issuers
+from gateway.config.route import ComposedScope, TokenIssuer, token_issuers
 
 if TYPE_CHECKING:
     import ssl

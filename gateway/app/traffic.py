@@ -30,8 +30,8 @@ from gateway.config import Config
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, UpstreamTls
 from gateway.config.delivery import Upstream as UpstreamConfig
 from gateway.config.leaf import PostgresUrl, RedisUrl, SqliteUrl
-from gateway.config.scope import ClientCertificateScope, ForwardAuthScope, JwtScope, TokenIssuer, TokenSecret, parts_of
-from gateway.config.scope import ForwardAuth as Service
+from gateway.config.route import ClientCertificateScope, ForwardAuthScope, JwtScope, TokenIssuer, TokenSecret, parts_of
+from gateway.config.route import ForwardAuth as Service
 from gateway.core.identity.key import ForwardAuthScope as ForwardAuthSpec
 from gateway.core.identity.key import VerifiedSpec
 from gateway.http.handler import ReservedHeaders

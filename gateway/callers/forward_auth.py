@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from gateway.config.leaf import encoded, lowered
-from gateway.config.scope import ForwardAuth as Service
+from gateway.config.route import ForwardAuth as Service
 from gateway.core.framing import digest
 from gateway.core.identity.key import ForwardAuthScope, IdentityUnavailable, Network, ScopeUnsuitable
 from gateway.core.message import RequestHead, ResponseHead, header_values

@@ -36,7 +36,7 @@ from jwt.algorithms import Algorithm, get_default_algorithms
 from jwt.exceptions import PyJWTError
 
 from gateway import __version__
-from gateway.config.scope import JwtScope
+from gateway.config.route import JwtScope
 from gateway.core.egress import is_loopback
 from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
 from gateway.core.identity.peer import certificate_name

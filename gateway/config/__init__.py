@@ -3,9 +3,9 @@
 load() reads a file and returns a Config, or raises every mistake of the file at once. The rest of the program sees
 values only: no YAML, no environment, no positions.
 
-*The file as values.* `models` is the whole file and what other systems receive, `route` a protected route, `scope`
-whose keys they are and who says so, `delivery` the service, its probes, and what is accepted now and delivered later.
-`section` is what mappings have in common, `leaf` reads single values.
+*The file as values.* `models` is the whole file and what other systems receive, `route` a protected route, whose its
+keys are and who says so, `delivery` the service, its probes, and what is accepted now and delivered later. `section` is
+what mappings have in common, `leaf` reads single values.
 
 *From text to mistakes.* `document` reads YAML and knows all positions. pydantic finds mistakes within a section,
 `checks` those between sections, and remarks on what is allowed but questionable.

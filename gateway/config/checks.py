@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from gateway.config import delivery, models, scope
+from gateway.config import delivery, models
+from gateway.config import route as forms
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery
-from gateway.config.document import Document, Mistake, Path, path_of
+from gateway.config.document import Document, Mistake, Path, path_of, path_text
 from gateway.config.leaf import (
     Address,
     Network,
@@ -30,10 +31,10 @@ from gateway.config.leaf import (
     UpstreamUrl,
     duration_text,
     size_text,
-)  # fmt: skip
+)
 from gateway.config.models import Config
-from gateway.config.route import BodyKey, BodyPart, ComposedKey, Route, VersionHeader, key_header_names
-from gateway.config.section import Section, adapter, repeated, too_long
+from gateway.config.route import Route
+from gateway.config.section import Disagreement, Section, adapter, repeated, too_long
 from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
@@ -50,39 +51,28 @@ _RESENT_SECONDS = 3600.0
 _WEBHOOK_KEYS = frozenset(("webhook-id", "svix-id"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the values are written that a check is about: in the file, or in one of its routes."""
-
-    document: Document
-    path: Path = ()
-
-    def mistake(self, keys: str | Path, message: str, hint: str = "") -> Mistake:
-        return self.document.mistake((*self.path, *path_of(keys)), message, hint)
-
-    def writes(self, keys: str) -> bool:
-        return self.document.holds((*self.path, *path_of(keys)))
-
-
 _Partial = Any
 """A Config or a Route that has None in place of what is invalid, of which their types know nothing."""
-_Routes = Sequence[tuple[_Place, _Partial]]
+_Routes = Sequence[tuple[Path, _Partial]]
+"""All routes, and where they are written."""
 
 
 def disagreements(document: Document, config: Config | None) -> Iterator[Mistake]:
     """Every mistake between two sections; `config` is None where a section is invalid by itself."""
     tree: Any = document.tree
     listed = tree.get("routes") if config is None else config.routes
-    routes = [
-        (_Place(document, ("routes", index)), each if isinstance(each, Route) else _valid_part(Route, each))
+    routes: _Routes = [
+        (("routes", index), each if isinstance(each, Route) else _valid_part(Route, each))
         for index, each in enumerate(listed if isinstance(listed, list | tuple) else ())
     ]
-    file, config = _Place(document), config or _valid_part(Config, tree)
-    for check in (_of_listeners, _of_upstreams, _of_store, _of_regions, _of_paths, _of_authorities, _of_sinks):
-        yield from check(file, config, routes)
-    for place, route in routes:
-        for check_route in (_of_mode, _of_attempt, _of_content, _of_accepting, _of_inbox):
-            yield from check_route(place, route, config, file)
+    config = config or _valid_part(Config, tree)
+    for check in (_of_listeners, _of_upstreams, _of_store, _of_paths, _of_authorities, _of_sinks):
+        for keys, message, *hint in check(document, config, routes):
+            yield document.mistake(path_of(keys), message, *hint)
+    for at, route in routes:
+        for check_route in (_of_reach, _of_mode, _of_attempt, _of_response, _of_content, _of_accepting, _of_inbox):
+            for keys, message, *hint in check_route(document, config, at, route):
+                yield document.mistake((*at, *path_of(keys)), message, *hint)
 
 
 def _valid_part(kind: type[Section], given: object) -> _Partial:
@@ -99,20 +89,12 @@ def _valid_part(kind: type[Section], given: object) -> _Partial:
 # -- of the file -------------------------------------------------------------------------------------------------------
 
 
-def _of_listeners(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
+def _of_listeners(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
     for (one, address), (other, address_too) in combinations(_listening(config), 2):
         hosts = {_numeric(address.host), _numeric(address_too.host)}
         if address.port == address_too.port != 0 and (len(hosts) == 1 or hosts & _WILDCARDS):
-            keys = other if file.writes(other) else one
-            yield file.mistake(keys, f"{one} and {other} both use port {address.port}")
-    tls = config.listen and config.listen.tls
-    if config.listen is None or (tls is not None and tls.client_ca is not None):
-        return
-    for place, route in routes:
-        if _needs_certificates(route):
-            message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
-            hint = "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
-            yield place.mistake("scope", message, hint)
+            keys = other if document.holds(path_of(other)) else one
+            yield keys, f"{one} and {other} both use port {address.port}"
 
 
 def _listening(config: _Partial) -> Iterator[tuple[str, Address]]:
@@ -135,80 +117,70 @@ def _is_own(url: UpstreamUrl, listen: Address) -> bool:
     return url.port == listen.port and (host == own or is_here)
 
 
-def _of_upstreams(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
+def _of_upstreams(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
     """An upstream that is the gateway itself: each request would return to it until all connections are in use."""
-    written = [(place, each.upstream) for place, each in ((file, config), *routes) if each.upstream]
-    for place, upstream in written:
-        if config.listen and place.writes("upstream.url") and _is_own(upstream.url, config.listen.address):
+    written = [(at, each.upstream) for at, each in (((), config), *routes) if each.upstream]
+    for at, upstream in written:
+        keys = (*at, "upstream", "url")
+        if config.listen and document.holds(keys) and _is_own(upstream.url, config.listen.address):
             message = f"the gateway itself listens on {config.listen.address} and would forward to itself"
-            hint = "write where the service listens, or let the gateway listen elsewhere"
-            yield place.mistake("upstream.url", message, hint)
+            yield keys, message, "write where the service listens, or let the gateway listen elsewhere"
     urls = [upstream.url for _, upstream in written if upstream.url]
     if config.upstream and config.upstream.tls and all(url.scheme != "https" for url in urls):
-        yield file.mistake("upstream.tls", "tls needs an https URL")
+        yield "upstream.tls", "tls needs an https URL"
 
 
-def _of_store(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
+def _of_store(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
     """What a store that is shared needs, and what a durable Redis does not keep, because it is over several records or
     must not be lost with its memory."""
     store, events = config.store, config.events
     if store is None:
         return
     is_shared = isinstance(store.durable, PostgresUrl | RedisUrl) or store.fast is not None
-    if is_shared and not file.writes("service"):
-        yield file.mistake("service", "required, but missing", "it distinguishes services that share a store")
+    if is_shared and not document.holds(("service",)):
+        yield "service", "required, but missing", "it distinguishes services that share a store"
     if not isinstance(store.durable, RedisUrl):
         return
     hint = "use a postgresql:// or sqlite:/// store"
     if events and events.sinks:
         message = "a durable Redis changes one record at a time, so an event could get lost between two"
-        yield file.mistake("events.sinks", message, hint)
-    for place, route in routes:
+        yield "events.sinks", message, hint
+    for at, route in routes:
         for name in ("accept", "inbox"):
             if getattr(route, name):
                 message = f"{name} needs lists of what is to be delivered, and a durable Redis keeps single records"
-                yield place.mistake(name, message, hint)
+                yield (*at, name), message, hint
         if route.repeats and route.repeats.action == "refuse":
             message = "a repeat is found by the records of other keys, and a durable Redis changes one at a time"
-            yield place.mistake("repeats.action", message, f"{hint}, or write action: count")
+            yield (*at, "repeats", "action"), message, f"{hint}, or write action: count"
         if route.outcome and route.outcome.preset == "payments":
             message = "payments needs a store whose disk is the memory; a durable Redis keeps what fits into its own"
-            yield place.mistake("outcome.preset", message, hint)
+            yield (*at, "outcome", "preset"), message, hint
         if config.mode_of(route) == "observe":
             message = "what is observed is compared with other records, and a durable Redis keeps single ones"
-            yield place.mistake("mode" if place.writes("mode") else "name", message, hint)
+            yield (*at, _mode_key(document, at)), message, hint
 
 
-def _of_regions(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
-    """Scopes that a gateway of another region cannot find, and promises over keys that have different homes."""
-    hint = "write no regions"
-    for place, route in routes if config.regions else ():
-        if _needs_certificates(route):
-            message = "a certificate is verified where its caller connects, and does not reach another region"
-            yield place.mistake("scope", message, f"take the scope from a header or a token, or {hint}")
-        if route.order:
-            message = "one store keeps an order, and the keys of a lane are at home in several regions"
-            yield place.mistake("order", message, f"leave this out, or {hint}")
-        if route.repeats and route.repeats.action == "refuse":
-            message = "one store finds a repeat, and another key may be at home in another region"
-            yield place.mistake("repeats.action", message, f"write action: count, or {hint}")
+def _mode_key(document: Document, at: Path) -> str:
+    """Where it is written that a route is observed."""
+    return "mode" if document.holds((*at, "mode")) else "name"
 
 
-def _of_paths(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
+def _of_paths(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
     """Names and paths that two routes have, or a route and the gateway itself."""
-    named = [(place, route.name) for place, route in routes if route.name is not None]
+    named = [(at, route.name) for at, route in routes if route.name is not None]
     for index in repeated(name for _, name in named):
-        yield named[index][0].mistake("name", "another route has this name already")
+        yield (*named[index][0], "name"), "another route has this name already"
     operations = config.operations
     if operations and any(route.accept and not route.inbox for _, route in routes):
         reserved = PathPattern.parse(f"{operations.path}/{{rest:.*}}")
-        for place, route in routes:
+        for at, route in routes:
             if route.match and any(reserved.common(path) for path in route.match.paths):
                 message = f"this matches {operations.path}, where callers ask what became of an accepted request"
-                yield place.mistake("match.path", message, "write another operations: {path: ...}, or narrow the route")
+                yield (*at, "match", "path"), message, "write another operations: {path: ...}, or narrow the route"
     # Paths that one service may take for one, and that are written as several.
     known: dict[PathPattern, tuple[_Partial, Rule]] = {}
-    for place, route in routes:
+    for at, route in routes:
         for rule in _rules(route):
             other, similar = known.setdefault(rule.spelling().path, (route, rule))
             is_same = route is other or route.operation == other.operation
@@ -216,12 +188,12 @@ def _of_paths(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mista
                 what = f"{similar.path.text} of {other.name or 'another route'}"
                 message = f"a service may read this as {what}: one key would run twice"
                 hint = "list it under match.also there, or write the same operation for both"
-                yield place.mistake("match.path", message, hint)
+                yield (*at, "match", "path"), message, hint
     for index, each in enumerate(config.unprotected or ()):
         for _, route in routes:
             if any(each.rule.common(rule) is not None for rule in _rules(route)):
                 message = f"{route.name or 'another route'} matches this, and what a route matches is protected"
-                yield file.mistake(("unprotected", index), message, "name another path, or narrow the route")
+                yield ("unprotected", index), message, "name another path, or narrow the route"
 
 
 def _rules(route: _Partial) -> tuple[Rule, ...]:
@@ -229,33 +201,33 @@ def _rules(route: _Partial) -> tuple[Rule, ...]:
     return route.match.rules() if route.match else ()
 
 
-def _of_authorities(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
+def _of_authorities(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
     """Authorising services that are the gateway itself, and headers of theirs that cannot be theirs alone."""
     read = {name: route for _, route in routes for name in _key_headers(route) | _caller_headers(route)}
-    for place, route in routes:
+    for at, route in routes:
         handed_on: dict[str, str] = {}
         for keys, service in _asked(route):
             for _, address in _listening(config):
                 if _is_own(service.url.service, address):
                     message = f"the gateway itself listens on {address} and would ask itself"
-                    yield place.mistake((*keys, "url"), message, "write where the authorising service listens")
+                    yield (*at, *keys, "url"), message, "write where the authorising service listens"
             copied = {name.lower(): name for name in service.copy_}
             for name in copied.keys() & handed_on:
                 message = f"{copied[name]} is copied from another service too: which of the two holds is not said"
-                yield place.mistake((*keys, "copy"), message, "let one of them hand it on")
+                yield (*at, *keys, "copy"), message, "let one of them hand it on"
             handed_on |= copied
             for name in service.names:
                 if (reader := read.get(name.lower())) is not None:
                     reads = f"holds the key or names the caller on {reader.name or 'another route'}"
                     message = f"{name} {reads}, and is dropped everywhere"
-                    yield place.mistake(keys, message, "let the authorising service use another header")
+                    yield (*at, *keys), message, "let the authorising service use another header"
 
 
-def _asked(route: _Partial) -> Iterator[tuple[Path, scope.ForwardAuth]]:
+def _asked(route: _Partial) -> Iterator[tuple[Path, forms.ForwardAuth]]:
     """The authorising services of a route, and where they are written."""
-    is_composed = isinstance(route.scope, scope.ComposedScope)
-    for index, part in enumerate(scope.parts_of(route.scope)):
-        if isinstance(part, scope.ForwardAuthScope):
+    is_composed = isinstance(route.scope, forms.ComposedScope)
+    for index, part in enumerate(forms.parts_of(route.scope)):
+        if isinstance(part, forms.ForwardAuthScope):
             yield ("scope", *(("compose", index) if is_composed else ()), "forward_auth"), part.forward_auth
     if route.authorize:
         yield ("authorize", "forward_auth"), route.authorize.forward_auth
@@ -263,35 +235,30 @@ def _asked(route: _Partial) -> Iterator[tuple[Path, scope.ForwardAuth]]:
 
 def _key_headers(route: _Partial) -> set[str]:
     """The headers of a route, in lower case, that its key is taken from."""
-    return {name.lower() for name in key_header_names(route.key)}
+    return {name.lower() for name in forms.key_header_names(route.key)}
 
 
 def _caller_headers(route: _Partial) -> set[str]:
     """Those that its scope is taken from."""
-    return {name.lower() for name in scope.scope_header_names(route.scope)}
+    return {name.lower() for name in forms.scope_header_names(route.scope)}
 
 
-def _needs_certificates(route: _Partial) -> bool:
-    return any(isinstance(part, scope.ClientCertificateScope) for part in scope.parts_of(route.scope))
-
-
-def _of_sinks(file: _Place, config: _Partial, routes: _Routes) -> Iterator[Mistake]:
+def _of_sinks(document: Document, config: _Partial, routes: _Routes) -> Iterator[Disagreement]:
     names = {route.name for _, route in routes}
     lossy = _redis_databases(config.store.fast) if config.store and config.store.fast else set()
     for index, sink in enumerate(config.events.sinks if config.events else ()):
-        place: Path = ("events", "sinks", index)
+        at: Path = ("events", "sinks", index)
         for number, name in enumerate(sink.routes or ()):
             # One that is invalid elsewhere may be meant.
             if name not in names and None not in names:
-                yield file.mistake((*place, "routes", number), "there is no route of this name")
+                yield (*at, "routes", number), "there is no route of this name"
         if isinstance(sink, models.WebhookSink) and config.egress:
             message = _why_not_reached(sink.url.get_secret_value(), config.egress)
             if message is not None:
-                yield file.mistake((*place, "url"), message)
+                yield (*at, "url"), message
         if isinstance(sink, models.RedisStreamSink) and not sink.shares_fast and _redis_databases(sink.url) & lossy:
             message = "this is the database of store.fast, which may lose anything at any moment"
-            hint = "write another database, such as /1, or another Redis; or shares_fast: true"
-            yield file.mistake((*place, "url"), message, hint)
+            yield (*at, "url"), message, "write another database, such as /1, or another Redis; or shares_fast: true"
 
 
 def _why_not_reached(url: str, egress: models.Egress) -> str | None:
@@ -321,135 +288,151 @@ def _redis_databases(url: RedisUrl) -> set[tuple[str, str]]:
 # -- of a route --------------------------------------------------------------------------------------------------------
 
 
-def _of_mode(place: _Place, route: _Partial, config: _Partial, file: _Place) -> Iterator[Mistake]:
+def _of_reach(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
+    """Callers that cannot be told here or in another region, and promises over keys that have different homes."""
+    needs_certificates = any(isinstance(part, forms.ClientCertificateScope) for part in forms.parts_of(route.scope))
+    tls = config.listen and config.listen.tls
+    if needs_certificates and config.listen and (tls is None or tls.client_ca is None):
+        message = "callers are asked for certificates only where listen.tls.client_ca says whose are accepted"
+        yield "scope", message, "write listen: {address: ..., tls: {cert: ..., key: ..., client_ca: ...}}"
+    if not config.regions:
+        return
+    hint = "write no regions"
+    if needs_certificates:
+        message = "a certificate is verified where its caller connects, and does not reach another region"
+        yield "scope", message, f"take the scope from a header or a token, or {hint}"
+    if route.order:
+        message = "one store keeps an order, and the keys of a lane are at home in several regions"
+        yield "order", message, f"leave this out, or {hint}"
+    if route.repeats and route.repeats.action == "refuse":
+        message = "one store finds a repeat, and another key may be at home in another region"
+        yield "repeats.action", message, f"write action: count, or {hint}"
+
+
+def _of_mode(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """Routes that cannot be observed, and shares that cannot be decided by the head of a request."""
     if config.mode_of(route) != "observe":
         if route.enforce_share:
-            yield place.mistake("enforce_share", "only an observed route has a share that is enforced", "mode: observe")
+            yield "enforce_share", "only an observed route has a share that is enforced", "mode: observe"
         return
     for name in ("accept", "inbox"):
         if getattr(route, name):
             message = f"a route with {name} answers by itself, so there is nothing that could only be observed"
-            hint = f"write mode: enforce, or leave {name} out while it is observed"
-            yield place.mistake("mode" if place.writes("mode") else "name", message, hint)
-    parts = route.key.compose if isinstance(route.key, ComposedKey) else (route.key,)
-    if route.enforce_share and any(isinstance(part, BodyKey | BodyPart) for part in parts):
+            yield _mode_key(document, at), message, f"write mode: enforce, or leave {name} out while it is observed"
+    parts = route.key.compose if isinstance(route.key, forms.ComposedKey) else (route.key,)
+    if route.enforce_share and any(isinstance(part, forms.BodyKey | forms.BodyPart) for part in parts):
         message = "the key is in the body, and only one in the headers decides at once whether a request is enforced"
-        yield place.mistake("enforce_share", message)
+        yield "enforce_share", message
 
 
-def _of_attempt(place: _Place, route: _Partial, config: _Partial, file: _Place) -> Iterator[Mistake]:
+def _of_attempt(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """The upstream of a route, and how its operations in doubt are recovered."""
     recovery, change = route.recovery, route.upstream
     if not (config.upstream and change):
         return
     merged = config.upstream_for(route)
     for keys, message in too_long(merged, change.model_fields_set):
-        yield place.mistake(f"upstream.{keys}", message)
+        yield f"upstream.{keys}", message
     if change.tls is not None and merged.url.scheme != "https":
-        yield place.mistake("upstream.tls", "tls needs an https URL")
+        yield "upstream.tls", "tls needs an https URL"
     if recovery == "resend" and merged.key == "none":
-        message = "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
-        yield place.mistake("recovery", message)
+        yield "recovery", "resend needs an upstream that deduplicates on what is forwarded, and upstream.key is none"
     if not isinstance(recovery, ProbeRecovery):
         return
     probe = recovery.probe
     if probe.settle is not None and probe.settle < merged.settle:
         message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
         limits = f"{duration_text(probe.settle)} is shorter than {duration_text(merged.settle)}"
-        yield place.mistake("recovery.probe.settle", f"{message}; {limits}")
+        yield "recovery.probe.settle", f"{message}; {limits}"
     known = {"operation_id", "key", *route.match.path.names} if route.match else set()
     for name in probe_placeholders(probe.path):
         if known and name not in known:
-            message = f"there is no {{{name}}}; known here: {', '.join(sorted(known))}"
-            yield place.mistake("recovery.probe.path", message)
+            yield "recovery.probe.path", f"there is no {{{name}}}; known here: {', '.join(sorted(known))}"
 
 
-def _of_content(place: _Place, route: _Partial, config: _Partial, file: _Place) -> Iterator[Mistake]:
+def _of_content(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """What requests are compared by, what responses mean and what is kept of them."""
     retention, outcome, fingerprint, repeats = route.retention, route.outcome, route.fingerprint, route.repeats
-    key_headers, is_keyed = _key_headers(route), file.writes("secrets.fingerprint_key")
+    key_headers, is_keyed = _key_headers(route), document.holds(("secrets", "fingerprint_key"))
     if retention and "expired_status" not in retention.model_fields_set and _WEBHOOK_KEYS & key_headers:
         message = "required for keys of webhooks: 410 makes senders give up for good; write 410, 409 or 204"
-        yield place.mistake("retention.expired_status", message)
+        yield "retention.expired_status", message
     if outcome and outcome.preset == "payments" and not is_keyed:
         message = "payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies"
-        yield place.mistake("outcome.preset", message)
+        yield "outcome.preset", message
     for index, rule in enumerate(outcome.when if outcome else ()):
         if route.recovery == "resend" and rule.compiled.statuses <= RESEND_IN_PROGRESS:
             message = "with recovery: resend, these are always in doubt: an earlier attempt may still be running"
-            yield place.mistake(("outcome", "when", index, "status"), message)
-    yield from _of_response(place, route)
+            yield ("outcome", "when", index, "status"), message
     if fingerprint and fingerprint.explain and not is_keyed:
         message = "explain requires secrets.fingerprint_key, so that a stolen table cannot be used to guess members"
-        yield place.mistake("fingerprint.explain", message)
+        yield "fingerprint.explain", message
     if repeats and route.inbox:
         message = "an event has an id of its own, and a sender that gets 409 gives up the endpoint; leave this out"
-        yield place.mistake("repeats", message)
+        yield "repeats", message
     if repeats and repeats.action == "refuse" and retention and repeats.within > retention.remember:
         remember = duration_text(retention.remember)
         message = f"within must be at most retention.remember ({remember}): what is forgotten cannot be named"
-        yield place.mistake("repeats.within", message)
+        yield "repeats.within", message
     if key_headers & _caller_headers(route):
-        yield place.mistake("scope", "the header that holds the key cannot name the caller")
+        yield "scope", "the header that holds the key cannot name the caller"
     for index, header in enumerate(fingerprint.headers if fingerprint else ()):
         if header.lower() in key_headers:
-            yield place.mistake(("fingerprint", "headers", index), "the key is always compared, and is not listed here")
+            yield ("fingerprint", "headers", index), "the key is always compared, and is not listed here"
 
 
-def _of_response(place: _Place, route: _Partial) -> Iterator[Mistake]:
+def _of_response(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """Settings of the response that others make useless."""
     response, fingerprint = route.response, route.fingerprint
     for name in ("replay", "version"):
         if response and name in response.model_fields_set and route.inbox:
             message = "the sender of an event gets an acknowledgement, and never the response of the service"
-            yield place.mistake(f"response.{name}", message)
-    if response is None or not isinstance(response.version, VersionHeader):
+            yield f"response.{name}", message
+    if response is None or not isinstance(response.version, forms.VersionHeader):
         return
     header = response.version.header.lower()
     if header in _key_headers(route) | _caller_headers(route):
-        yield place.mistake("response.version.header", "this header names the key or the caller, not a version")
+        yield "response.version.header", "this header names the key or the caller, not a version"
     for index, compared in enumerate(fingerprint.headers if fingerprint else ()):
         if compared.lower() == header:
             message = "response.version names this header: if it is compared, another version is another request (422)"
-            yield place.mistake(("fingerprint", "headers", index), message)
+            yield ("fingerprint", "headers", index), message
 
 
-def _of_accepting(place: _Place, route: _Partial, config: _Partial, file: _Place) -> Iterator[Mistake]:
+def _of_accepting(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """What is accepted: by whom, how much, in which order, and whether it is kept for long enough."""
     accept, retention, order = route.accept, route.retention, route.order
     name = "inbox" if route.inbox else "accept"
-    if (accept or route.inbox) and not file.writes("secrets.encryption"):
+    if (accept or route.inbox) and not document.holds(("secrets", "encryption")):
         message = f"{name} requires secrets.encryption, because the requests that it keeps hold credentials"
         hint = 'write secrets: {encryption: [{id: NAME, key: "${NAME}"}]}, with a key from: openssl rand -hex 32'
-        yield place.mistake(name, message, hint)
+        yield name, message, hint
     are_written = accept and route.body and {"max_bytes"} <= accept.model_fields_set & route.body.model_fields_set
     if are_written and accept.max_bytes > route.body.max_bytes:
         limits = f"{size_text(accept.max_bytes)} is more than {size_text(route.body.max_bytes)}"
-        yield place.mistake("accept.max_bytes", f"max_bytes must be at most body.max_bytes; {limits}")
+        yield "accept.max_bytes", f"max_bytes must be at most body.max_bytes; {limits}"
     if accept and not route.inbox:
-        yield from _of_callers(place, route, accept)
+        yield from _of_callers(route, accept)
         if retention and retention.replay < _ACCEPTED_REPLAY_SECONDS:
             key = "replay" if "replay" in retention.model_fields_set else "remember"
             message = f"accept requires retention.{key} of at least 24h: its callers come back for the response"
-            yield place.mistake(f"retention.{key}", f"{message}; {duration_text(getattr(retention, key))} is shorter")
+            yield f"retention.{key}", f"{message}; {duration_text(getattr(retention, key))} is shorter"
         elif retention:
-            yield from _delivered_in_time(place, route, config, retention.remember)
+            yield from _delivered_in_time(route, config, retention.remember)
     if order is None:
         return
     # Whatever is not accepted would pass what is.
     if not route.inbox and (accept is None or accept.mode == "prefer"):
         message = "order is for requests that are all accepted: one that is not would pass those that wait"
-        yield place.mistake("order", message, "write accept: {mode: always}")
+        yield "order", message, "write accept: {mode: always}"
     if route.key and not route.key.required:
         message = "order needs a key in every request: one without passes through, and those that wait"
-        yield place.mistake("order", message, "write key: {..., required: true}")
+        yield "order", message, "write key: {..., required: true}"
     if route.store_unavailable == "forward":
-        message = "without the store nobody knows the order, so requests cannot be forwarded then"
-        yield place.mistake("store_unavailable", message)
+        yield "store_unavailable", "without the store nobody knows the order, so requests cannot be forwarded then"
 
 
-def _of_callers(place: _Place, route: _Partial, accept: delivery.Accept) -> Iterator[Mistake]:
+def _of_callers(route: _Partial, accept: delivery.Accept) -> Iterator[Disagreement]:
     unverified = None if route.authorize else _why_unverified(route.scope)
     if accept.identity == "verified" and unverified is not None:
         keys = "accept.identity" if "identity" in accept.model_fields_set else "accept"
@@ -457,10 +440,10 @@ def _of_callers(place: _Place, route: _Partial, accept: delivery.Accept) -> Iter
             "verify tokens by {jwt: {...}}, or let a trusted hop name the caller: {header: NAME, from: [10.0.0.0/8]}; "
             "or write identity: unverified, where only callers that you trust reach this route"
         )
-        yield place.mistake(keys, f"strangers could fill the store: {unverified}", hint)
+        yield keys, f"strangers could fill the store: {unverified}", hint
     for name in accept.headers:
         if name.lower() in _key_headers(route):
-            yield place.mistake(("accept", "headers", name), "the service would get another key than the caller's")
+            yield ("accept", "headers", name), "the service would get another key than the caller's"
 
 
 def _why_unverified(given: object) -> str | None:
@@ -468,18 +451,18 @@ def _why_unverified(given: object) -> str | None:
     match given:
         case "shared":
             return "a shared scope names no caller"
-        case scope.ApiKeyScope():
+        case forms.ApiKeyScope():
             return "the service verifies an API key when the request is delivered, not before it is stored"
-        case scope.HeaderScope(from_="any"):
+        case forms.HeaderScope(from_="any"):
             return "with `from: any`, every client can name itself"
-        case scope.ComposedScope(compose=parts):
+        case forms.ComposedScope(compose=parts):
             reasons = [_why_unverified(part) for part in parts]
             return None if None in reasons else reasons[0]
         case _:
             return None
 
 
-def _delivered_in_time(place: _Place, route: _Partial, config: _Partial, remember: float) -> Iterator[Mistake]:
+def _delivered_in_time(route: _Partial, config: _Partial, remember: float) -> Iterator[Disagreement]:
     if not (config.delivery and route.delivery):
         return
     within = config.delivery_for(route).deliver_within
@@ -488,21 +471,20 @@ def _delivered_in_time(place: _Place, route: _Partial, config: _Partial, remembe
         limits = f"{duration_text(within)} is longer than {duration_text(remember)}"
         message = f"delivery.deliver_within must be at most retention.remember; {limits}"
         hint = f"write retention: {{remember: {duration_text(within)}}}, or deliver earlier"
-        yield place.mistake("delivery.deliver_within" if is_own else name, message, hint)
+        yield "delivery.deliver_within" if is_own else name, message, hint
 
 
-def _of_inbox(place: _Place, route: _Partial, config: _Partial, file: _Place) -> Iterator[Mistake]:
+def _of_inbox(document: Document, config: _Partial, at: Path, route: _Partial) -> Iterator[Disagreement]:
     """What an inbox does not let its route say, and how long ids are kept, against how long one can come again."""
     inbox, retention = route.inbox, route.retention
     if inbox is None:
         return
     for name in ("identity", "mode", "withdraw"):
         if route.accept and name in route.accept.model_fields_set:
-            message = "an inbox accepts every event that its sender signed; leave this out"
-            yield place.mistake(f"accept.{name}", message)
+            yield f"accept.{name}", "an inbox accepts every event that its sender signed; leave this out"
     if route.store_unavailable == "forward":
         message = "an inbox acknowledges nothing that is not stored, so it cannot forward without the store"
-        yield place.mistake("store_unavailable", message)
+        yield "store_unavailable", message
     if retention:
         is_written = "remember" in retention.model_fields_set
         remember = retention.remember if is_written else max(delivery.REMEMBER_SECONDS, retention.remember)
@@ -513,13 +495,13 @@ def _of_inbox(place: _Place, route: _Partial, config: _Partial, file: _Place) ->
             message = "at least twice inbox.tolerance: for so long a captured message passes for a new one"
         if message:
             limits = f"{duration_text(remember)} is shorter"
-            yield place.mistake("retention.remember", f"remember must be {message}; {limits}")
-        yield from _delivered_in_time(place, route, config, remember)
+            yield "retention.remember", f"remember must be {message}; {limits}"
+        yield from _delivered_in_time(route, config, remember)
     grows_old = inbox.has_time and inbox.as_ == "sender" and inbox.sign_again == "never"
     if grows_old and route.recovery == "resend" and inbox.tolerance < _RESENT_SECONDS:
         message = "with resend, a service that checks the time would refuse what it may have done before"
         hint = "let the gateway sign again, or accept older signatures here and there: tolerance: 1h"
-        yield place.mistake("inbox.sign_again", message, hint)
+        yield "inbox.sign_again", message, hint
 
 
 # -- remarks -----------------------------------------------------------------------------------------------------------
@@ -554,12 +536,16 @@ class Notice:
         return f"{self.path}: {self.message}"
 
 
+_Remark = tuple[str | Path, str]
+"""What a remark is about, and what it says."""
+
+
 def notices(config: Config) -> tuple[Notice, ...]:
-    found = [*_on_file(config), *_on_events(config)]
+    found = [Notice(path_text(path_of(keys)), message) for keys, message in (*_on_file(config), *_on_events(config))]
     for index, route in enumerate(config.routes):
-        path = f"routes[{index}]"
         for remarks in (_on_route, _on_caller, _on_store, _on_delivery, _on_repeats, _on_mode):
-            found += remarks(path, route, config)
+            for keys, message in remarks(route, config):
+                found.append(Notice(path_text(("routes", index, *path_of(keys))), message))
     found += [Notice(path, _WITHOUT_BRACES) for path in _names_without_braces(config, "")]
     rules = [(index, route, rule) for index, route in enumerate(config.routes) for rule in route.rules]
     for shadowed in unreachable([rule for _, _, rule in rules]):
@@ -589,109 +575,103 @@ def _names_without_braces(value: object, path: str) -> Iterator[str]:
         yield from _names_without_braces(each, place)
 
 
-def _on_file(config: Config) -> Iterator[Notice]:
+def _on_file(config: Config) -> Iterator[_Remark]:
     admin, store = config.admin, config.store
     if not admin.is_on and "listen" in admin.model_fields_set:
-        yield Notice("admin.listen", "nothing listens here without admin.token or admin.tokens")
+        yield "admin.listen", "nothing listens here without admin.token or admin.tokens"
     if admin.is_on and admin.listen.host not in _LOOPBACK:
-        yield Notice("admin.listen", "the admin API speaks plain HTTP: its traffic shows the token")
+        yield "admin.listen", "the admin API speaks plain HTTP: its traffic shows the token"
     if store.durability == "external":
         message = (
             "external: unless the storage below Postgres keeps every acknowledged commit, a crash of it loses "
             "acknowledged responses, and their keys execute again"
         )
-        yield Notice("store.durability", message)
+        yield "store.durability", message
     if store.dialect == "portable":
-        yield Notice("store.dialect", "portable was run on PostgreSQL alone: try your engine before you rely on it")
+        yield "store.dialect", "portable was run on PostgreSQL alone: try your engine before you rely on it"
     if isinstance(store.durable, RedisUrl):
         message = (
             "its memory bounds the retention: about 0.9 KB for each remembered key, and 0.3 KB and the body of the "
             "response while that is replayed; when it is full, new keys are refused"
         )
-        yield Notice("store.durable", message)
+        yield "store.durable", message
     # Redis cannot show whether another host uses it, unless their SQLite files have the same name.
     if isinstance(store.durable, SqliteUrl) and store.fast is not None:
-        yield Notice("store.fast", "SQLite serves one host: no other host may use this Redis for the same service")
+        yield "store.fast", "SQLite serves one host: no other host may use this Redis for the same service"
     if config.secrets.unreadable == "accept":
         message = "a key that is missing by mistake does not stop a start: responses under it are lost to repeats"
-        yield Notice("secrets.unreadable", message)
+        yield "secrets.unreadable", message
     if config.delivery.workers == 0 and any(route.is_accepting for route in config.routes):
-        message = "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
-        yield Notice("delivery.workers", message)
+        yield "delivery.workers", "what is accepted waits until `idempotency-gateway deliver` runs elsewhere"
 
 
-def _on_events(config: Config) -> Iterator[Notice]:
+def _on_events(config: Config) -> Iterator[_Remark]:
     if config.egress.proxy is not None:
-        yield Notice("egress.proxy", "the proxy has to check the addresses of webhooks: the gateway does not see them")
+        yield "egress.proxy", "the proxy has to check the addresses of webhooks: the gateway does not see them"
     for index, sink in enumerate(config.events.sinks):
-        path = f"events.sinks[{index}]"
+        at: Path = ("events", "sinks", index)
         if (extra := _MODULES.get(type(sink))) is not None:
-            yield from _on_extra(path, *extra)
+            yield from _on_extra(at, *extra)
         if isinstance(sink, models.StdoutSink):
-            yield Notice(path, "for trying: what is written to standard output is not acknowledged, and may be lost")
+            yield at, "for trying: what is written to standard output is not acknowledged, and may be lost"
         if isinstance(sink, models.WebhookSink) and all(secret.until is not None for secret in sink.secrets):
-            yield Notice(f"{path}.secrets", "all of them end: events then wait for a new one")
+            yield (*at, "secrets"), "all of them end: events then wait for a new one"
     if config.traces is not None:
         yield from _on_extra("traces", *_EXPORTER)
 
 
-def _on_extra(path: str, module: str, extra: str) -> Iterator[Notice]:
+def _on_extra(keys: str | Path, module: str, extra: str) -> Iterator[_Remark]:
     """That it is not installed here; a gateway elsewhere may have it."""
     try:
         is_missing = find_spec(module) is None
     except ModuleNotFoundError:
         is_missing = True
     if is_missing:
-        yield Notice(path, f"its library is missing; install it: pip install 'idempotency-gateway[{extra}]'")
+        yield keys, f"its library is missing; install it: pip install 'idempotency-gateway[{extra}]'"
 
 
-def _on_route(path: str, route: Route, config: Config) -> Iterator[Notice]:
+def _on_route(route: Route, config: Config) -> Iterator[_Remark]:
     if "/:" in route.match.path.text:
-        yield Notice(f"{path}.match.path", "':' is taken as it is; a segment that varies is written {name}")
+        yield "match.path", "':' is taken as it is; a segment that varies is written {name}"
     for method in route.match.methods:
         if method in OWN_SEMANTICS:
-            yield Notice(f"{path}.match.methods", OWN_SEMANTICS[method])
-    headers = [part for part in scope.parts_of(route.scope) if isinstance(part, scope.HeaderScope)]
+            yield "match.methods", OWN_SEMANTICS[method]
+    headers = [part for part in forms.parts_of(route.scope) if isinstance(part, forms.HeaderScope)]
     if any(part.from_ == "any" for part in headers):
-        yield Notice(f"{path}.scope", "any client that reaches the gateway can claim to be any caller")
+        yield "scope", "any client that reaches the gateway can claim to be any caller"
     for part in headers:
         if is_forwarding_header(part.header.encode()) and not _all_within(part.from_, config.trusted_proxies):
-            message = f"the service does not get {part.header}, which only hops in trusted_proxies may send it"
-            yield Notice(f"{path}.scope", message)
+            yield "scope", f"the service does not get {part.header}, which only hops in trusted_proxies may send it"
     redacts = any(part.startswith("/") for part in route.response.redact)
     if redacts and route.response.max_stored_bytes > CANONICAL_BYTES_MAX:
         message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
-        yield Notice(f"{path}.response.max_stored_bytes", message)
-    for name in key_header_names(route.key):
+        yield "response.max_stored_bytes", message
+    for name in forms.key_header_names(route.key):
         if name.lower() not in _KEY_HEADERS and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
-            yield Notice(f"{path}.key", f"{name} is nearly Idempotency-Key; is it misspelt?")
+            yield "key", f"{name} is nearly Idempotency-Key; is it misspelt?"
 
 
-def _on_caller(path: str, route: Route, config: Config) -> Iterator[Notice]:
-    for claim in (claim for issuer in scope.token_issuers(route.scope) for claim in issuer.claims):
+def _on_caller(route: Route, config: Config) -> Iterator[_Remark]:
+    for claim in (claim for issuer in forms.token_issuers(route.scope) for claim in issuer.claims):
         if claim in _UNSTABLE_CLAIMS:
-            message = f"{claim} may change while the caller stays the same: its retries would be another caller's"
-            yield Notice(f"{path}.scope", message)
+            yield "scope", f"{claim} may change while the caller stays the same: its retries would be another caller's"
     for service in route.authorities:
         if service.url.scheme == "http" and service.url.service.host not in _LOOPBACK:
-            message = f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
-            yield Notice(path, message)
+            yield (), f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
         if service.cache:
-            yield Notice(path, f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn")
-    for part in scope.parts_of(route.scope):
-        if isinstance(part, scope.ClientCertificateScope) and part.client_certificate == "sha256":
-            message = "a renewed certificate is another caller: its retries find no record of before"
-            yield Notice(f"{path}.scope", message)
+            yield (), f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
+    for part in forms.parts_of(route.scope):
+        if isinstance(part, forms.ClientCertificateScope) and part.client_certificate == "sha256":
+            yield "scope", "a renewed certificate is another caller: its retries find no record of before"
 
 
-def _on_store(path: str, route: Route, config: Config) -> Iterator[Notice]:
+def _on_store(route: Route, config: Config) -> Iterator[_Remark]:
     if route.store_unavailable == "forward":
-        yield Notice(f"{path}.store_unavailable", "while the durable store is down, requests run unprotected")
+        yield "store_unavailable", "while the durable store is down, requests run unprotected"
     # A probe's target is rendered when its operation is claimed, and stored with it.
     is_by_key = isinstance(route.recovery, ProbeRecovery) and "key" in probe_placeholders(route.recovery.probe.path)
     if is_by_key and not config.store.clear_keys:
-        message = "the store has keys of this route in clear, in the targets of its probes"
-        yield Notice(f"{path}.recovery.probe.path", message)
+        yield "recovery.probe.path", "the store has keys of this route in clear, in the targets of its probes"
 
 
 def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:
@@ -703,11 +683,11 @@ def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[N
     )
 
 
-def _on_delivery(path: str, route: Route, config: Config) -> Iterator[Notice]:
+def _on_delivery(route: Route, config: Config) -> Iterator[_Remark]:
     inbox, accept = route.inbox, route.accept
     if not route.is_accepting:
         for name in {"dead_letter", "delivery"} & route.model_fields_set:
-            yield Notice(f"{path}.{name}", "has no effect: this route accepts nothing")
+            yield name, "has no effect: this route accepts nothing"
         return
     if inbox is not None:
         is_asymmetric = any(secret.algorithm is Algorithm.ED25519 for secret in inbox.compiled.secrets)
@@ -716,45 +696,41 @@ def _on_delivery(path: str, route: Route, config: Config) -> Iterator[Notice]:
                 "a signature of a private key cannot be made again: a service that checks the time refuses late "
                 "deliveries. Sign with a key of the gateway's own: as: standard_webhooks, signing_secrets: [...]"
             )
-            yield Notice(f"{path}.inbox.sign_again", message)
+            yield "inbox.sign_again", message
         if inbox.signing_secrets and all(secret.until is not None for secret in inbox.signing_secrets):
-            yield Notice(f"{path}.inbox.signing_secrets", "all of them end: the last one then signs on")
+            yield "inbox.signing_secrets", "all of them end: the last one then signs on"
     elif accept is not None and accept.identity == "unverified":
-        yield Notice(f"{path}.accept.identity", "any client that reaches the gateway can store requests, to the limits")
+        yield "accept.identity", "any client that reaches the gateway can store requests, to the limits"
     if route.outcome.preset == "payments" and route.recovery == "hold":
         message = "every 5xx of a delivery is in doubt, and waits for an operator: let a probe find out what happened"
-        yield Notice(f"{path}.recovery", message)
+        yield "recovery", message
 
 
-def _on_repeats(path: str, route: Route, config: Config) -> Iterator[Notice]:
+def _on_repeats(route: Route, config: Config) -> Iterator[_Remark]:
     repeats, fingerprint = route.repeats, route.fingerprint
     if repeats is None:
         return
     if repeats.action == "refuse" and route.scope == "shared":
         message = "all callers share one scope: the request of one may be refused as a repeat of another's"
-        yield Notice(f"{path}.repeats.action", message)
+        yield "repeats.action", message
     if repeats.action == "refuse" and route.store_unavailable == "forward":
         message = "while the durable store is down, requests are forwarded without this, too (store_unavailable)"
-        yield Notice(f"{path}.repeats.action", message)
+        yield "repeats.action", message
     if repeats.by != "fingerprint":
         return
-    key_parts = route.key.compose if isinstance(route.key, ComposedKey) else (route.key,)
-    pointers = {part.body for part in key_parts if isinstance(part, BodyKey | BodyPart)}
+    key_parts = route.key.compose if isinstance(route.key, forms.ComposedKey) else (route.key,)
+    pointers = {part.body for part in key_parts if isinstance(part, forms.BodyKey | forms.BodyPart)}
     if fingerprint.body == "none":
-        message = "fingerprint.body is none: all requests of a caller to one URL are repeats of one another"
-        yield Notice(f"{path}.repeats.by", message)
+        yield "repeats.by", "fingerprint.body is none: all requests of a caller to one URL are repeats of one another"
     elif pointers & set(fingerprint.only) if fingerprint.only else pointers - set(fingerprint.ignore):
-        message = "the key is a part of the body that is compared, so two keys never have the same content"
-        yield Notice(f"{path}.repeats.by", message)
+        yield "repeats.by", "the key is a part of the body that is compared, so two keys never have the same content"
 
 
-def _on_mode(path: str, route: Route, config: Config) -> Iterator[Notice]:
+def _on_mode(route: Route, config: Config) -> Iterator[_Remark]:
     """What an operator has to know of a route that is only observed."""
     if config.mode_of(route) == "observe":
         share = config.share_of(route)
         what = f"{share:.4g} of its keys are protected, and the others are" if share else "nothing of it is protected:"
-        message = f"{what} only observed. Enforcing starts with no memory: an observed key is a new key"
-        yield Notice(f"{path}.mode", message)
+        yield "mode", f"{what} only observed. Enforcing starts with no memory: an observed key is a new key"
     if route.mode_change == "accept":
-        message = "a change to observe, or to a smaller share, lets repeats of recorded requests run again"
-        yield Notice(f"{path}.mode_change", message)
+        yield "mode_change", "a change to observe, or to a smaller share, lets repeats of recorded requests run again"

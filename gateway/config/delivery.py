@@ -54,15 +54,15 @@ class _UpstreamSettings(Section):
 
     host: Annotated[str, leaf.host_name(may_have_port=True)] = "preserve"
     """The Host that the service receives: `preserve` the caller's, `upstream` for the host of the URL, or a name."""
-    connect_timeout: Annotated[float, leaf.Duration("1ms", "5m")] = written("2s")
+    connect_timeout: Annotated[float, leaf.duration("1ms", "5m")] = written("2s")
     """How long connecting may take."""
-    answer_within: Annotated[float, leaf.Duration("1ms", "1h")] = written("30s")
+    answer_within: Annotated[float, leaf.duration("1ms", "1h")] = written("30s")
     """How long a caller waits for the service. At most response_timeout."""
-    response_timeout: Annotated[float, leaf.Duration("1ms", "24h")] = written("10m")
+    response_timeout: Annotated[float, leaf.duration("1ms", "24h")] = written("10m")
     """How long an attempt may take before it is aborted and in doubt."""
-    keepalive: Annotated[float, leaf.Duration("0s", "10m")] = written("2s")
+    keepalive: Annotated[float, leaf.duration("0s", "10m")] = written("2s")
     """How long a connection may be idle and still be used. A shorter time that the service announces counts."""
-    max_connections: Annotated[int, leaf.Count(1, 1_000_000), DIVIDED] = 1024
+    max_connections: Annotated[int, leaf.count(1, 1_000_000), DIVIDED] = 1024
     """How many connections unprotected requests may have at once, streams and WebSockets included; operations in flight
     have their own in addition. Divided evenly among the workers."""
     key: Literal["original", "operation_id", "none"] = "original"
@@ -111,7 +111,7 @@ class RouteUpstream(_UpstreamSettings):
 
 # -- recovery ----------------------------------------------------------------------------------------------------------
 
-_PROBE_REFUSED = (("host", "a probe has the leaf.Host of the request"), ("content-", "a probe has no body"))
+_PROBE_REFUSED = {"a probe has the Host of the request": "host", "a probe has no body": "content-"}
 _Value = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -160,14 +160,14 @@ class Probe(Section):
     method: Literal["GET", "HEAD"] = "GET"
     """The method."""
     headers: Annotated[
-        dict[Annotated[str, leaf.HeaderName(refused=_PROBE_REFUSED)], HeaderValue], Field(max_length=32)
+        dict[Annotated[str, leaf.header_name(refused=_PROBE_REFUSED)], HeaderValue], Field(max_length=32)
     ] = {}  # noqa: RUF012  copied by the model
     """Headers to send, such as credentials. The caller's are never sent."""
     done: Annotated[tuple[ResponseRule, ...], Field(min_length=1, max_length=16)]
     """Responses that mean that it happened; the response is recorded."""
     never_happened: Annotated[tuple[ResponseRule, ...], Field(max_length=16)] = ()
     """Responses that mean that nothing happened, once `settle` is over. Any other response is probed again."""
-    settle: Annotated[float, leaf.Duration("31s", "7d")] | None = None
+    settle: Annotated[float, leaf.duration("31s", "7d")] | None = None
     """How long after the last attempt a request may still arrive: response_timeout + 30s if left out, and no less.
     Where no response_timeout is written, its default becomes 30s less than this."""
     follow: Annotated[str, leaf.PROBE_FOLLOW] | None = None
@@ -200,10 +200,10 @@ Recovery = Annotated[Literal["hold", "resend"] | ProbeRecovery, Forms(RECOVERY_F
 
 
 _HEX_KEY = re.compile(rf"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}\Z")
-_REPLACED_REFUSED = (
-    ("host", "upstream.host says which leaf.Host the service receives"),
-    ("content-", "the body is delivered as it came"),
-)
+_REPLACED_REFUSED = {
+    "upstream.host says which Host the service receives": "host",
+    "the body is delivered as it came": "content-",
+}
 
 # -- accepted, and delivered later -------------------------------------------------------------------------------------
 
@@ -216,32 +216,29 @@ class Accept(Section):
     identity: Literal["verified", "unverified"] = "verified"
     """Whether strangers may store requests here. `verified`: the scope must name a verified caller. `unverified`
     accepts whatever the scope takes for a caller: the service refuses a wrong credential only when it is delivered."""
-    max_bytes: Annotated[int, leaf.Size("0", "64MiB")] = written("1MiB")
+    max_bytes: Annotated[int, leaf.size("0", "64MiB")] = written("1MiB")
     """The longest body of a request that is accepted. At most body.max_bytes."""
-    max_pending: Annotated[int, leaf.Count(1, 10_000_000)] = 100_000
+    max_pending: Annotated[int, leaf.count(1, 10_000_000)] = 100_000
     """How many requests of this operation may wait for delivery; more get 503. Counted about once a second."""
-    max_pending_per_scope: Annotated[int, leaf.Count(1, 1_000_000)] = 1000
+    max_pending_per_scope: Annotated[int, leaf.count(1, 1_000_000)] = 1000
     """How many of them may be of one caller."""
-    max_pending_bytes: Annotated[int, leaf.Size("1KiB", "1024GiB")] = written("1GiB")
+    max_pending_bytes: Annotated[int, leaf.size("1KiB", "1024GiB")] = written("1GiB")
     """How many bytes the requests of a route that wait for delivery may have together; more get 503."""
     withdraw: Literal["allow", "refuse"] = "allow"
     """Whether callers may call off what is not delivered yet, by DELETE of the status resource."""
     headers: Annotated[
-        dict[Annotated[str, leaf.HeaderName(refused=_REPLACED_REFUSED)], HeaderValue], Field(max_length=32)
+        dict[Annotated[str, leaf.header_name(refused=_REPLACED_REFUSED)], HeaderValue], Field(max_length=32)
     ] = {}  # noqa: RUF012  copied by the model
     """Headers to deliver with, in place of the caller's, such as credentials that do not expire."""
 
 
-_ORDER_REFUSED = (
-    ("authorization", "a credential does not say what belongs together"),
-    ("cookie", "a credential does not say what belongs together"),
-)
+_ORDER_REFUSED = {"a credential does not say what belongs together": "authorization cookie"}
 
 
 class OrderHeader(Section):
     """The ordering value is the value of a header."""
 
-    header: Annotated[str, leaf.HeaderName(refused=_ORDER_REFUSED)]
+    header: Annotated[str, leaf.header_name(refused=_ORDER_REFUSED)]
     """The header that holds the ordering value."""
 
 
@@ -268,20 +265,20 @@ class DeadLetter(Section):
 
     on_repeat: Literal["refuse", "requeue"] = "refuse"
     """Whether a repeat is refused with 409, or delivers the request again."""
-    requeue_after: Annotated[float, leaf.Duration("1s", "30d")] = written("1m")
+    requeue_after: Annotated[float, leaf.duration("1s", "30d")] = written("1m")
     """How long a dead letter waits until a repeat delivers it again."""
 
 
 class _DeliverySettings(Section):
     schedule: Annotated[
-        tuple[Annotated[float, leaf.Duration("100ms", "24h")], ...], Field(min_length=1, max_length=32)
+        tuple[Annotated[float, leaf.duration("100ms", "24h")], ...], Field(min_length=1, max_length=32)
     ] = Field(("1s", "5s", "30s", "2m", "10m", "30m", "1h"), validate_default=True)
     """The pauses after the first, second, ... attempt without effect; the last one repeats. Half of each is random."""
-    deliver_within: Annotated[float, leaf.Duration("1s", "365d")] = written("24h")
+    deliver_within: Annotated[float, leaf.duration("1s", "365d")] = written("24h")
     """How long delivery is tried before the request becomes a dead letter. At most retention.remember."""
-    max_answers: Annotated[int, leaf.Count(1, 1000)] = 20
+    max_answers: Annotated[int, leaf.count(1, 1000)] = 20
     """After how many responses without effect the request becomes a dead letter. An outage does not count."""
-    max_in_flight: Annotated[int, leaf.Count(1, 100_000), DIVIDED] = 64
+    max_in_flight: Annotated[int, leaf.count(1, 100_000), DIVIDED] = 64
     """How many deliveries of a route may run at once, divided evenly among the workers."""
     unauthorized: Literal["bury", "retry"] = "bury"
     """What a 401 or 403 means: the request is a dead letter at once, or is tried again with headers of `accept`."""
@@ -299,11 +296,11 @@ class Breaker(Section):
 
     ORDERED = (("open", "max_open"),)
 
-    failures: Annotated[int, leaf.Count(1, 1000)] = 5
+    failures: Annotated[int, leaf.count(1, 1000)] = 5
     """After how many deliveries in a row that could not be sent."""
-    open: Annotated[float, leaf.Duration("100ms", "1h")] = written("10s")
+    open: Annotated[float, leaf.duration("100ms", "1h")] = written("10s")
     """How long the first pause is; each further one is longer."""
-    max_open: Annotated[float, leaf.Duration("100ms", "24h")] = written("5m")
+    max_open: Annotated[float, leaf.duration("100ms", "24h")] = written("5m")
     """How long the longest pause is."""
 
     @property
@@ -314,14 +311,10 @@ class Breaker(Section):
 class Delivery(_DeliverySettings):
     """How accepted requests are delivered, unless their route writes something else."""
 
-    workers: Annotated[int, leaf.Count(0, 1)] = 1
+    workers: Annotated[int, leaf.count(0, 1)] = 1
     """Whether this gateway delivers: 0 only accepts, where `idempotency-gateway deliver` runs elsewhere."""
     breaker: Breaker = Field(default_factory=Breaker)
     """When deliveries to a service that cannot be reached pause."""
-
-    def under(self, route: RouteDelivery) -> Delivery:
-        """These settings, overridden by the keys that are written in the route."""
-        return self.model_copy(update={name: getattr(route, name) for name in route.model_fields_set})
 
     @property
     def compiled(self) -> DeliveryPolicy:
@@ -353,7 +346,7 @@ def _key(text: str) -> bytes:
     return key
 
 
-KEY = leaf.SecretText(_key, is_key=True)
+KEY = leaf.secret(_key, is_key=True)
 
 
 class EncryptionKey(Section):
@@ -380,7 +373,7 @@ def _signing(text: str) -> str:
     return text
 
 
-_SIGNING = leaf.SecretText(_signing, "make one with: echo whsec_$(openssl rand -hex 32)", is_key=True)
+_SIGNING = leaf.secret(_signing, "make one with: echo whsec_$(openssl rand -hex 32)", is_key=True)
 
 
 class SigningSecret(Section):
@@ -425,7 +418,7 @@ class InboxSecret(Section):
 
     id: leaf.Name
     """The name of this secret in metrics."""
-    key: Annotated[SecretStr, leaf.SecretText(_secret, hint="", is_key=True)]
+    key: Annotated[SecretStr, leaf.secret(_secret, hint="", is_key=True)]
     """The secret as the sender shows it, at least 24 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of
     this file. For standard_webhooks whsec_... or, where the sender signs with a private key, whpk_..."""
     until: Annotated[float, leaf.moment] | None = None
@@ -445,7 +438,7 @@ class HmacSignature(Section):
     """The digest of the HMAC."""
     encoding: Literal["hex", "base64"] = "hex"
     """How the signature is written; hex in lower case."""
-    id: Annotated[str, leaf.EVENT_ID] | None = None
+    id: Annotated[str, leaf.event_id] | None = None
     """Where the id of an event is: the name of a header, or a JSON pointer into the body."""
     timestamp: leaf.AnyHeader | None = None
     """The header that holds the time of signing, in seconds since 1970, if {timestamp} is signed."""
@@ -476,7 +469,7 @@ class Inbox(Section):
     """Whose webhooks they are: how they are signed, what identifies an event, how one is acknowledged."""
     secrets: Annotated[tuple[InboxSecret, ...], Field(min_length=1, max_length=8)]
     """The secrets of the sender; a message is genuine if one of them signed it."""
-    tolerance: Annotated[float, leaf.Duration("1s", "24h")] = written("5m")
+    tolerance: Annotated[float, leaf.duration("1s", "24h")] = written("5m")
     """How old a signature may be, and how far in the future, where the sender signs the time."""
     sign_again: Literal["late", "always", "never"] = "late"
     """When a delivery is signed anew, with the same secret and a new time: when half of the tolerance has passed."""

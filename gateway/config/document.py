@@ -81,9 +81,12 @@ class Document:
     broken: set[Path] = field(default_factory=set)
     mistakes: list[Mistake] = field(default_factory=list)
 
-    def mistake(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> Mistake:
-        """A mistake at this path, or at the nearest part of the file that contains it."""
-        line, column = self._position(path, at_key)
+    def mistake(self, path: Path, message: str, hint: str = "", *, at: Position | None = None) -> Mistake:
+        """A mistake about this path: `at` this place, else at the nearest part of the file that contains it."""
+        part = path
+        while part and part not in self.values:
+            part = part[:-1]
+        line, column = at or self.values.get(part, (1, 1))
         return Mistake(self.file, line, column, path_text(path), message, hint)
 
     def line(self, path: Path) -> int | None:
@@ -93,20 +96,6 @@ class Document:
 
     def holds(self, path: Path) -> bool:
         return path in self.values
-
-    def _position(self, path: Path, at_key: bool) -> Position:
-        if at_key and path in self.keys:
-            return self.keys[path]
-        while path and path not in self.values:
-            path = path[:-1]
-        return self.values.get(path, (1, 1))
-
-
-class _Unusable(Exception):
-    """Reading cannot go on, because of `mistake`."""
-
-    def __init__(self, mistake: Mistake) -> None:
-        self.mistake = mistake
 
 
 def read_document(
@@ -118,9 +107,8 @@ def read_document(
     try:
         root = _compose(_decode(text, file), file)
         document.tree = _Reader(document, environ, stand_in).read(root, ())
-    except _Unusable as unusable:
-        document.tree = None
-        document.mistakes.append(unusable.mistake)
+    except ConfigError as unusable:
+        document.mistakes.extend(unusable.mistakes)
         return document
     if not isinstance(document.tree, dict):
         document.mistakes.append(document.mistake((), "expected a mapping of keys such as listen, upstream and routes"))
@@ -129,14 +117,14 @@ def read_document(
 
 def _decode(text: str | bytes, file: str) -> str:
     if len(text) > FILE_BYTES_MAX:
-        raise _Unusable(Mistake(file, None, None, "", f"the file is longer than {FILE_BYTES_MAX // 1024}KiB"))
+        raise ConfigError([Mistake(file, None, None, "", f"the file is longer than {FILE_BYTES_MAX // 1024}KiB")])
     if isinstance(text, str):
         return text
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = _line_column(text[: error.start].decode("latin-1"))
-        raise _Unusable(Mistake(file, line, column, "", "the file is not text in UTF-8")) from None
+        raise ConfigError([Mistake(file, line, column, "", "the file is not text in UTF-8")]) from None
 
 
 def _line_column(before: str) -> Position:
@@ -149,15 +137,15 @@ def _compose(text: str, file: str) -> yaml.Node:
     except yaml.reader.ReaderError as error:
         # `position` counts from the start of the text, because PyYAML got all of it at once.
         line, column = _line_column(text[: error.position])
-        raise _Unusable(Mistake(file, line, column, "", "the file contains a control character")) from None
+        raise ConfigError([Mistake(file, line, column, "", "the file contains a control character")]) from None
     except yaml.MarkedYAMLError as error:
-        raise _Unusable(_syntax_mistake(error, file)) from None
+        raise ConfigError([_syntax_mistake(error, file)]) from None
     except (yaml.YAMLError, ValueError):
-        raise _Unusable(Mistake(file, None, None, "", "the file is not YAML")) from None
+        raise ConfigError([Mistake(file, None, None, "", "the file is not YAML")]) from None
     except RecursionError:
-        raise _Unusable(Mistake(file, None, None, "", f"values are nested deeper than {_DEPTH_MAX}")) from None
+        raise ConfigError([Mistake(file, None, None, "", f"values are nested deeper than {_DEPTH_MAX}")]) from None
     if root is None:
-        raise _Unusable(Mistake(file, 1, 1, "", "the file is empty"))
+        raise ConfigError([Mistake(file, 1, 1, "", "the file is empty")])
     return root
 
 
@@ -168,13 +156,11 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, file: str) -> Mistake:
         mark = error.context_mark or mark
     said, hint = next((_SYNTAX[piece] for piece in _SYNTAX if piece in f"{problem} {context}"), ("", ""))
     # A quotation can be a piece of a secret; single characters and names such as '<block end>' cannot.
-    problem = re.sub(r"'([^']*)'", _shown_quote, said or problem)
+    problem = re.sub(
+        r"'([^']*)'", lambda quote: quote[0] if len(quote[1]) <= 2 or quote[1][0] == "<" else "this", said or problem
+    )
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Mistake(file, line, column, "", f"YAML: {problem}", hint)
-
-
-def _shown_quote(quoted: re.Match[str]) -> str:
-    return quoted[0] if len(quoted[1]) <= 2 or quoted[1].startswith("<") else "this"
 
 
 class _Reader:
@@ -188,9 +174,9 @@ class _Reader:
         self._document.values[path] = _start(node)
         self._values_left -= 1
         if len(path) > _DEPTH_MAX:
-            self._give_up(path[:3], f"values are nested deeper than {_DEPTH_MAX}; does an alias name itself?")
+            self._give_up(path, f"values are nested deeper than {_DEPTH_MAX}; does an alias name itself?")
         if self._values_left < 0:
-            self._give_up(path[:3], f"the file grows to more than {_VALUES_MAX} values; do aliases multiply?")
+            self._give_up(path, f"the file grows to more than {_VALUES_MAX} values; do aliases multiply?")
         match node:
             case yaml.MappingNode():
                 self._refuse_tag(node, path, "map")
@@ -201,7 +187,7 @@ class _Reader:
             case yaml.ScalarNode():
                 self._refuse_tag(node, path, "str")
                 if node.style is not None or node.value not in NOTHING:
-                    return self._substitute(node.value, path)
+                    return _REFERENCE.sub(lambda found: self._replacement(found, path), node.value)
                 self._document.nothing.append(path)
                 return None
             case _:
@@ -216,9 +202,7 @@ class _Reader:
                 mapping[key.value] = self.read(value, here)
             elif not is_merged:
                 first = self._document.keys[here][0]
-                line, column = _start(key)
-                message = f"the key is written twice, first on line {first}"
-                self._note(Mistake(self._document.file, line, column, path_text(here), message))
+                self._note(here, f"the key is written twice, first on line {first}", at=_start(key))
         return mapping
 
     def _pairs(
@@ -226,30 +210,24 @@ class _Reader:
     ) -> Iterator[tuple[yaml.ScalarNode, yaml.Node, bool]]:
         """The keys and values of a mapping, then those that `<<` merges into it, marked with True."""
         if depth > _DEPTH_MAX:
-            self._give_up(path[:3], "<< merges a mapping into itself")
+            self._give_up(path, "<< merges a mapping into itself")
         merged: list[yaml.Node] = []
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                line, column = _start(key)
-                self._note(Mistake(self._document.file, line, column, path_text(path), "a key must be a word"))
+                self._note(path, "a key must be a word", at=_start(key))
             elif key.value == "<<" and key.style is None:
                 merged.extend(value.value if isinstance(value, yaml.SequenceNode) else [value])
             else:
                 yield key, value, depth > 0
         for other in merged:
             if not isinstance(other, yaml.MappingNode):
-                self._note(self._document.mistake(path, "<< merges mappings only"))
+                self._note(path, "<< merges mappings only")
                 continue
             yield from self._pairs(other, path, depth + 1)
 
     def _refuse_tag(self, node: yaml.Node, path: Path, default: str) -> None:
         if node.tag != f"tag:yaml.org,2002:{default}":
-            self._note(self._document.mistake(path, "YAML tags are not supported", "quote a value that begins with !"))
-
-    def _substitute(self, text: str, path: Path) -> str:
-        if "${" not in text:
-            return text
-        return _REFERENCE.sub(lambda found: self._replacement(found, path), text)
+            self._note(path, "YAML tags are not supported", "quote a value that begins with !")
 
     def _replacement(self, found: re.Match[str], path: Path) -> str:
         if found[0] == "$${":
@@ -296,14 +274,14 @@ class _Reader:
 
     def _broken(self, path: Path, message: str, hint: str = "") -> str:
         self._document.broken.add(path)
-        self._note(self._document.mistake(path, message, hint))
+        self._note(path, message, hint)
         return ""
 
-    def _note(self, mistake: Mistake) -> None:
-        self._document.mistakes.append(mistake)
+    def _note(self, path: Path, message: str, hint: str = "", at: Position | None = None) -> None:
+        self._document.mistakes.append(self._document.mistake(path, message, hint, at=at))
 
     def _give_up(self, path: Path, message: str) -> None:
-        raise _Unusable(self._document.mistake(path, message))
+        raise ConfigError([self._document.mistake(path[:3], message)])
 
 
 def _start(node: yaml.Node) -> Position:

@@ -122,7 +122,7 @@ class _Writer:
             case None:
                 return "null"
             case SecretStr() | SecretBytes() | PostgresUrl():
-                return _scalar(leaf.placeholder(path_text(self._named(path))))
+                return _scalar(leaf.stand_in(path_text(self._named(path))))
             case RedisUrl():
                 # Another host for each, because a stream may not be in the database of the fast tier.
                 scheme = value.url.get_secret_value().partition("://")[0]
@@ -349,7 +349,7 @@ class Placeholders:
         if name not in self.names:
             self.names.append(name)
         place = _place(path if is_all else ())
-        return next((form.leaf for form in place.forms if form.leaf is not None), Leaf()).placeholder(name)
+        return next((form.leaf for form in place.forms if form.leaf is not None), Leaf()).stand_in(name)
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
@@ -374,19 +374,20 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
             case "default_factory_not_called":
                 pass
             case kind if kind == DISAGREEMENT_ERROR:
-                for keys, message in details["ctx"]["disagreements"]:
-                    yield document.mistake((*place.path, *path_of(keys)), message)
+                for keys, message, *hint in details["ctx"]["disagreements"]:
+                    yield document.mistake((*place.path, *path_of(keys)), message, *hint)
             case "extra_forbidden":
                 yield _unknown_key(place, details["loc"], document)
             case "missing" if place.path not in meant:
                 yield document.mistake(place.path, "required, but missing", _description(details["loc"]))
             case "missing":
                 pass
-            case "too_short" if _is_long_enough(details):
-                pass
+            case "too_short" if len(details["input"]) >= details["ctx"]["min_length"]:
+                pass  # It only lacks items because some are invalid, which is reported already.
             case kind if kind == FORM_ERROR and (key := _unsupported_key(place, details["input"])) is not None:
                 message = f"this is not supported here; {details['msg']}"
-                yield document.mistake((*place.path, key), message, INSTEAD.get(key, ""), at_key=True)
+                path = (*place.path, key)
+                yield document.mistake(path, message, INSTEAD.get(key, ""), at=document.keys.get(path))
             case _ if details["input"] is not None and place.path not in document.broken:
                 yield _wrong_value(place, details, document)
 
@@ -416,18 +417,15 @@ def _nearest_key(loc: tuple[str | int, ...]) -> str | None:
 
 def _unknown_key(place: Place, loc: tuple[str | int, ...], document: Document) -> Mistake:
     holder = _place(loc[:-1])
-    key = str(loc[-1])
+    key, at = str(loc[-1]), document.keys.get(place.path)
     if key in holder.choices:
-        return document.mistake(place.path, f"only one of {alternatives(holder.choices)} can be used", at_key=True)
+        return document.mistake(place.path, f"only one of {alternatives(holder.choices)} can be used", at=at)
     near = _nearest_key(loc)
     hint = f"did you mean {near}?" if near else f"known here: {', '.join(holder.keys)}"
-    message = f"unknown key in version {__version__}"
-    mistake = document.mistake(place.path, message, hint, at_key=True)
     # A value in the place of a key may be a secret.
-    if near or (key.isidentifier() and len(key) <= _KEY_CHARS_MAX and not _HOLDERS.intersection(place.path)):
-        return mistake
-    shown = document.mistake(place.path[:-1], message, hint)
-    return Mistake(document.file, mistake.line, mistake.column, shown.path, shown.message, shown.hint)
+    is_shown = near or (key.isidentifier() and len(key) <= _KEY_CHARS_MAX and not _HOLDERS.intersection(place.path))
+    path = place.path if is_shown else place.path[:-1]
+    return document.mistake(path, f"unknown key in version {__version__}", hint, at=at)
 
 
 def _description(loc: tuple[str | int, ...]) -> str:
@@ -435,12 +433,6 @@ def _description(loc: tuple[str | int, ...]) -> str:
     said = (descriptions(model).get(str(loc[-1])) for model in _place(loc[:-1]).models)
     text = next(filter(None, said), "").split(". ")[0].removesuffix(".")
     return text[:1].lower() + text[1:]
-
-
-def _is_long_enough(details: ErrorDetails) -> bool:
-    """Whether a list only lacks items because some are invalid, which is reported already."""
-    given = details["input"]
-    return isinstance(given, list) and len(given) >= details["ctx"]["min_length"]
 
 
 def _wrong_value(place: Place, details: ErrorDetails, document: Document) -> Mistake:
@@ -483,14 +475,7 @@ def _wrong_value(place: Place, details: ErrorDetails, document: Document) -> Mis
         hint = f"{document.empty[place.path]} is empty"
     elif isinstance(given, str) and place.path not in document.substituted and _WITHOUT_BRACES.match(given):
         hint = "only ${NAME} is replaced, with its braces"
-    return document.mistake(place.path, message + _found_in(place.path, given, is_hidden, document), hint)
-
-
-def _found_in(path: Path, given: object, is_hidden: bool, document: Document) -> str:
-    """As `_found`; of a mapping that has a `kind`, that."""
-    kind = given.get("kind") if isinstance(given, Mapping) else None
-    found = _found(kind, is_hidden or (*path, "kind") in document.substituted) if isinstance(kind, str) else ""
-    return found.replace(", found ", ", found kind: ", 1) if found else _found(given, is_hidden)
+    return document.mistake(place.path, message + _found(place.path, given, is_hidden, document), hint)
 
 
 def _is_hidden(path: Path, document: Document) -> bool:
@@ -507,13 +492,20 @@ def _is_hidden(path: Path, document: Document) -> bool:
     return is_secret or is_url or is_credential or path in document.substituted
 
 
-def _found(given: object, is_hidden: bool) -> str:
+def _found(path: Path, given: object, is_hidden: bool, document: Document) -> str:
+    """What is written there, as far as it may be shown; of a mapping that has a `kind`, that."""
     match given:
+        case {"kind": str(kind)} if not is_hidden and (*path, "kind") not in document.substituted and _is_short(kind):
+            return f", found kind: {kind!r}"
         case Mapping():
             return ", found a mapping"
-        case list() | tuple():
-            return "" if not given else ", found a list"
-        case str() if not is_hidden and len(given) <= _SHOWN_CHARS_MAX and given.isprintable():
+        case [_, *_]:
+            return ", found a list"
+        case str() if not is_hidden and _is_short(given):
             return f", found {given!r}"
         case _:
             return ""
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _SHOWN_CHARS_MAX and text.isprintable()

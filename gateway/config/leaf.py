@@ -1,6 +1,6 @@
 """How single values of the file are written: durations, sizes and names, parts of HTTP messages, hosts, files and URLs.
 
-A Leaf in the annotation of a field (`Annotated[float, Duration("1s", "1h")]`) reads the text of a scalar and describes
+A Leaf in the annotation of a field (`Annotated[float, duration("1s", "1h")]`) reads the text of a scalar and describes
 it in the JSON Schema. `wrong` makes its errors, and never repeats the value: only the report knows whether a value may
 be shown. A URL that may hold a password is kept in a SecretStr.
 """
@@ -13,10 +13,11 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -56,31 +57,28 @@ def placeholder(name: str) -> str:
     return f"placeholder-{re.sub('[^A-Za-z0-9]', '-', name)}"[:_PLACEHOLDER_CHARS].ljust(_PLACEHOLDER_CHARS, "-")
 
 
-_STRING = {"type": "string"}
+_STRING: Mapping[str, Any] = {"type": "string"}
 _FROM_ROOT = {"type": "string", "pattern": "^/"}
-_FILLED = {"minLength": 1}
 
 
+@dataclass(eq=False)
 class Leaf:
     """Reads one kind of scalar. A default is written in the same form and read in the same way."""
 
-    expected: str
+    expected: str = "text"
     """What is expected, as the text after "expected"."""
-    schema: Mapping[str, Any]
-    """The JSON Schema of such a value, for editors."""
-    stand_in = ""
-    """Its placeholder, if not just any name."""
-    is_secret = False
-    """Whether the text may hold a password, so that no mistake shows it."""
-
-    parse: Callable[[str], Any]
+    parse: Callable[[str], Any] = str
     """Makes the value. Raises `Unexpected`, or an error from `wrong` where the message is another one."""
+    schema: Mapping[str, Any] = field(default_factory=lambda: _STRING)
+    """The JSON Schema of such a value, for editors."""
     write: Callable[[Any], str] = str
     """Makes the text that is read as a value, without its secrets."""
-
-    def placeholder(self, name: str) -> str:
-        """A text that can be read, where the reference of this name stands for a value that is not known."""
-        return self.stand_in or placeholder(name)
+    stand_in: Callable[[str], str] = placeholder
+    """Makes a text that can be read, where the reference of this name stands for a value that is not known."""
+    is_secret: bool = False
+    """Whether the text may hold a password, so that no mistake shows it."""
+    bounds: tuple[object, object] | None = None
+    """The least and the greatest value, as they are written."""
 
     def read(self, text: str) -> Any:
         """The value. Raises an error from `wrong`."""
@@ -104,21 +102,13 @@ class Leaf:
         return self.read(value)
 
 
-@dataclass(eq=False)
-class Scalar(Leaf):
-    """A leaf that is no more than its functions."""
-
-    expected: str
-    parse: Callable[[str], Any]
-    schema: Mapping[str, Any]
-    write: Callable[[Any], str] = str
-    stand_in: str = ""
-    is_secret: bool = False
-
-
-def scalar(expected: str, schema: Mapping[str, Any] = _STRING, **how: Any) -> Callable[[Callable[[str], Any]], Scalar]:
+def scalar(expected: str, schema: Mapping[str, Any] = _STRING, **how: Any) -> Callable[[Callable[[str], Any]], Leaf]:
     """Makes a leaf of the function that reads its text; `how` are further fields of it."""
-    return lambda parse: Scalar(expected, parse, schema, **how)
+    return lambda parse: Leaf(expected, parse, schema, **how)
+
+
+def _always(text: str) -> Callable[[str], str]:
+    return lambda name: text
 
 
 def shaped(pattern: str, *, is_substituted: bool = True) -> dict[str, Any]:
@@ -133,10 +123,10 @@ def _one_of(*forms: Mapping[str, Any]) -> dict[str, Any]:
 def text_leaf(
     expected: str,
     test: str | Callable[[str], bool],
-    schema: Mapping[str, Any] = _FILLED,
+    schema: Mapping[str, Any] | None = None,
     hint: str = "",
-    stand_in: str = "",
-) -> Scalar:
+    **how: Any,
+) -> Leaf:
     """Text that is taken as it is written, if a whole match of a pattern or another test says so."""
 
     def parse(text: str) -> str:
@@ -145,33 +135,32 @@ def text_leaf(
             raise Unexpected(hint)
         return text
 
-    return Scalar(expected, parse, {"type": "string", **schema}, stand_in=stand_in)
+    return Leaf(expected, parse, {"type": "string", **(schema or {"minLength": 1})}, **how)
 
 
-@dataclass(eq=False)
-class SecretText(Leaf):
-    """A secret, which is made of its text by a function. That raises a ValueError for a text that cannot be one."""
-
-    make: Callable[[str], str | bytes]
-    hint: str = "make one with: openssl rand -hex 32"
-    is_key: bool = False
-    """Whether its placeholder is a key of 32 bytes, another one for each name."""
-
-    expected = "a secret"
-    schema = _STRING
-
-    def parse(self, text: str) -> SecretStr | SecretBytes:
-        try:
-            value = self.make(text)
-        except ValueError as error:
-            raise wrong(str(error), self.hint, is_secret=True) from None
-        return SecretStr(value) if isinstance(value, str) else SecretBytes(value)
-
-    def placeholder(self, name: str) -> str:
-        return b64encode(sha256(name.encode()).digest()).decode() if self.is_key else placeholder(name)
-
+class _Secret(Leaf):
     def _validate(self, value: object) -> Any:
         return self.read(value if isinstance(value, str) else "")
+
+
+def secret(
+    make: Callable[[str], str | bytes], hint: str = "make one with: openssl rand -hex 32", *, is_key: bool = False
+) -> Leaf:
+    """A secret, which is made of its text by a function. That raises a ValueError for a text that cannot be one.
+    `is_key`: its placeholder is a key of 32 bytes, another one for each name."""
+
+    def parse(text: str) -> SecretStr | SecretBytes:
+        try:
+            value = make(text)
+        except ValueError as error:
+            raise wrong(str(error), hint, is_secret=True) from None
+        return SecretStr(value) if isinstance(value, str) else SecretBytes(value)
+
+    return _Secret("a secret", parse, stand_in=_key_of if is_key else placeholder)
+
+
+def _key_of(name: str) -> str:
+    return b64encode(sha256(name.encode()).digest()).decode()
 
 
 def secret_text(least: int) -> Callable[[str], str]:
@@ -221,87 +210,78 @@ def size_text(size: int) -> str:
     return str(size)
 
 
-@dataclass(eq=False)
-class Duration(Leaf):
-    """A duration within bounds, which are durations too; the value is in seconds."""
+def _within(
+    what: str, least: str, most: str, amount: Callable[[str], float | None], meant: Callable[[str], str], **how: Any
+) -> Leaf:
+    """An amount within bounds, which are amounts too. `meant` is what another text was probably meant for."""
 
-    least: str
-    most: str
+    def parse(text: str) -> float:
+        value = amount(text)
+        if value is None:
+            raise Unexpected(f"write {meant(text)}" if meant(text) else "")
+        if not (amount(least) or 0) <= value <= (amount(most) or 0):
+            raise wrong(f"expected a {what} from {least} to {most}")
+        return value
 
-    expected = "a duration such as 300ms, 5s, 2m, 24h or 7d"
-    schema = shaped(r"(0|[1-9][0-9]*)(ms|s|m|h|d)")
-    write = staticmethod(duration_text)
-
-    def parse(self, text: str) -> float:
-        seconds = duration_seconds(text)
-        if seconds is None:
-            found = re.fullmatch(r"([0-9]{1,9})\s*(ms|milli|s|m|h|d)[a-z]*", text.strip().lower())
-            meant = f"{int(found[1])}{'ms' if found[2] == 'milli' else found[2]}" if found else ""
-            meant = f"{text}s" if re.fullmatch(_NUMBER, text) else meant
-            raise Unexpected(f"write {meant}" if meant else "")
-        if seconds < (duration_seconds(self.least) or 0) or seconds > (duration_seconds(self.most) or 0):
-            raise wrong(f"expected a duration from {self.least} to {self.most}")
-        return seconds
+    return Leaf(parse=parse, bounds=(least, most), **how)
 
 
-@dataclass(eq=False)
-class Size(Leaf):
-    """A size within bounds, which are sizes too; the value is in bytes."""
+def duration(least: str, most: str) -> Leaf:
+    """A duration; the value is in seconds."""
 
-    least: str
-    most: str
+    def meant(text: str) -> str:
+        if re.fullmatch(_NUMBER, text):
+            return f"{text}s"
+        found = re.fullmatch(r"([0-9]{1,9})\s*(ms|milli|s|m|h|d)[a-z]*", text.strip().lower())
+        return f"{int(found[1])}{'ms' if found[2] == 'milli' else found[2]}" if found else ""
 
-    expected = "a size such as 64KiB, 1MiB or a number of bytes"
+    expected, schema = "a duration such as 300ms, 5s, 2m, 24h or 7d", shaped(r"(0|[1-9][0-9]*)(ms|s|m|h|d)")
+    return _within(
+        "duration", least, most, duration_seconds, meant, expected=expected, schema=schema, write=duration_text
+    )
+
+
+def size(least: str, most: str) -> Leaf:
+    """A size; the value is in bytes."""
+
+    def meant(text: str) -> str:
+        found = re.fullmatch(r"([0-9]{1,12})\s*([kmg])i?b?", text.strip().lower())
+        return f"{int(found[1])}{found[2].upper()}iB" if found else ""
+
     schema = _one_of({"type": "integer", "minimum": 0}, shaped(r"(0|[1-9][0-9]*)(KiB|MiB|GiB)?"))
-    write = staticmethod(size_text)
-
-    def parse(self, text: str) -> int:
-        size = size_bytes(text)
-        if size is None:
-            found = re.fullmatch(r"([0-9]{1,12})\s*([kmg])i?b?", text.strip().lower())
-            raise Unexpected(f"write {int(found[1])}{found[2].upper()}iB" if found else "")
-        if size < (size_bytes(self.least) or 0) or size > (size_bytes(self.most) or 0):
-            raise wrong(f"expected a size from {self.least} to {self.most}")
-        return size
+    expected = "a size such as 64KiB, 1MiB or a number of bytes"
+    return _within("size", least, most, size_bytes, meant, expected=expected, schema=schema, write=size_text)
 
 
-@dataclass(eq=False)
-class Count(Leaf):
+def count(least: int, most: int, *, may_be_auto: bool = False) -> Leaf:
     """A whole number within bounds, or the word "auto" if it `may_be_auto`."""
 
-    least: int
-    most: int
-    may_be_auto: bool = False
-
-    def __post_init__(self) -> None:
-        number = {"type": "integer", "minimum": self.least, "maximum": self.most}
-        self.schema = _one_of(number, {"enum": ["auto"]}) if self.may_be_auto else number
-        self.expected = f"a whole number from {self.least} to {self.most}" + (", or auto" if self.may_be_auto else "")
-
-    def parse(self, text: str) -> int | str:
-        if self.may_be_auto and text == "auto":
+    def parse(text: str) -> int | str:
+        if may_be_auto and text == "auto":
             return text
-        if not re.fullmatch(_NUMBER, text) or not self.least <= int(text) <= self.most:
+        if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
             raise Unexpected
         return int(text)
 
+    number = {"type": "integer", "minimum": least, "maximum": most}
+    expected = f"a whole number from {least} to {most}" + (", or auto" if may_be_auto else "")
+    schema = _one_of(number, {"enum": ["auto"]}) if may_be_auto else number
+    return Leaf(expected, parse, schema, bounds=(least, most))
 
-class Flag(Leaf):
-    """`true` or `false`, and no other spelling."""
 
-    expected = "true or false"
-    schema: Mapping[str, Any] = {"type": "boolean"}
+def choice(*values: int, schema: Mapping[str, Any] | None = None) -> Leaf:
+    """One of a few values, in the spelling of JSON and no other."""
+    known = {json.dumps(value): value for value in values}
 
-    def parse(self, text: str) -> bool:
-        if text not in ("true", "false"):
+    def parse(text: str) -> int:
+        if text not in known:
             raise Unexpected
-        return text == "true"
+        return known[text]
 
-    def write(self, value: bool) -> str:
-        return str(value).lower()
+    return Leaf(alternatives(known), parse, schema or {"enum": list(values)}, write=json.dumps)
 
 
-Bool = Annotated[bool, Flag()]
+Bool = Annotated[bool, choice(True, False, schema={"type": "boolean"})]
 
 
 @scalar(
@@ -340,12 +320,12 @@ def moment(text: str) -> float:
     return found.timestamp()
 
 
-def plain_text(most: int, stand_in: str = "") -> Leaf:
+def plain_text(most: int, **how: Any) -> Leaf:
     """Some text on one line, taken to the letter."""
     return text_leaf(
         f"text of 1 to {most} characters, without white space at its ends",
         lambda text: 1 <= len(text) <= most and text.isprintable() and text == text.strip(),
-        stand_in=stand_in,
+        **how,
     )
 
 
@@ -379,18 +359,6 @@ def lowered(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset(name.lower().encode() for name in names)
 
 
-def status_choice(*codes: int) -> Leaf:
-    """One of a few status codes."""
-    known = {str(code): code for code in codes}
-
-    def parse(text: str) -> int:
-        if text not in known:
-            raise Unexpected
-        return known[text]
-
-    return Scalar(alternatives(codes), parse, {"enum": list(codes)})
-
-
 @scalar(
     "a status code from 200 to 599, or a class: 2xx, 3xx, 4xx or 5xx",
     _one_of({"type": "integer", "minimum": 200, "maximum": 599}, {"enum": ["2xx", "3xx", "4xx", "5xx"]}),
@@ -418,37 +386,34 @@ def method(text: str) -> str:
     return text
 
 
-@dataclass(eq=False)
-class HeaderName(Leaf):
-    """The name of a header, in the spelling of the file. `refused` maps names in lower case to the reason;
-    `is_trusted`: it identifies the caller or the key; `is_compared`: it is part of the fingerprint."""
+def header_name(
+    refused: Mapping[str, str] = MappingProxyType({}), *, is_trusted: bool = False, is_compared: bool = False
+) -> Leaf:
+    """The name of a header, in the spelling of the file. `refused` has names in lower case, or how they begin, by the
+    reason; `is_trusted`: it identifies the caller or the key; `is_compared`: it is part of the fingerprint."""
 
-    refused: tuple[tuple[str, str], ...] = ()
-    is_trusted: bool = False
-    is_compared: bool = False
-
-    expected = "the name of a header"
-    schema = shaped("[!#$%&'*+.^_`|~0-9A-Za-z-]+", is_substituted=False)
-
-    def parse(self, text: str) -> str:
+    def parse(text: str) -> str:
         name = text.lower()
         if not _TOKEN.match(text):
             raise Unexpected
         folded = folded_name(name.encode())
         if folded in HOP_BY_HOP or folded in _RESERVED:
             raise wrong("this header belongs to the connection or to the gateway, not to the request")
-        if self.is_trusted and (odd := re.search("[^0-9a-z-]", name)):
+        if is_trusted and (odd := re.search("[^0-9a-z-]", name)):
             hint = f"write {re.sub('[^0-9A-Za-z]', '-', text)}"
             raise wrong(f"services may confuse '{odd[0]}' with '-' in the name of a header", hint)
-        if self.is_compared and not may_be_fingerprinted(text.encode()):
+        if is_compared and not may_be_fingerprinted(text.encode()):
             raise wrong("this header may change from one retry to the next")
-        for prefix, reason in self.refused:
-            if name == prefix or (prefix.endswith("-") and name.startswith(prefix)):
+        for reason, names in refused.items():
+            if any(name == each or (each[-1] == "-" and name.startswith(each)) for each in names.split()):
                 raise wrong(reason)
         return text
 
+    return Leaf("the name of a header", parse, shaped("[!#$%&'*+.^_`|~0-9A-Za-z-]+", is_substituted=False))
 
-AnyHeader = Annotated[str, HeaderName()]
+
+_ANY_HEADER = header_name()
+AnyHeader = Annotated[str, _ANY_HEADER]
 
 
 def _is_pointer(text: str) -> bool:
@@ -487,7 +452,7 @@ def redacted_header(text: str) -> str:
 def redacted(text: str) -> str:
     """What is replaced in a response before it is kept: a JSON pointer, or `header:` and a name."""
     if text.startswith("header:"):
-        return f"header:{HeaderName().read(redacted_header(text))}"
+        return f"header:{_ANY_HEADER.read(redacted_header(text))}"
     if not _is_pointer(text):
         raise Unexpected
     return text
@@ -540,12 +505,14 @@ def json_scalar(text: str) -> str:
     return json.dumps(text) if value is MISSING else text.strip()
 
 
-EVENT_ID = Scalar(
-    "the name of a header, or a JSON pointer such as /id",
-    lambda text: (_JSON_POINTER if text.startswith("/") else HeaderName(is_trusted=True)).read(text),
-    _STRING,
-)
-"""Where the id of an event is: in a header, or in the body."""
+_TRUSTED_HEADER = header_name(is_trusted=True)
+
+
+@scalar("the name of a header, or a JSON pointer such as /id")
+def event_id(text: str) -> str:
+    """Where the id of an event is: in a header, or in the body."""
+    found: str = (_JSON_POINTER if text.startswith("/") else _TRUSTED_HEADER).read(text)
+    return found
 
 
 @scalar("what is signed, such as {body} or {timestamp}.{body}")
@@ -564,7 +531,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?\Z")
 _PORT = re.compile(r"[0-9]{1,5}\Z")
-_PLACEHOLDER_URL = "https://placeholder"
+_PLACEHOLDER_URL = _always("https://placeholder")
 PLACEHOLDER_DIRECTORY = Path("/placeholder")
 """The directory of files whose path is not known."""
 
@@ -612,58 +579,57 @@ class Address:
         return f"{bracketed(self.host)}:{self.port}"
 
 
-class ListenAddress(Leaf):
+@scalar(
+    "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080",
+    shaped(".+:[0-9]{1,5}"),
+    stand_in=_always("127.0.0.1:0"),
+)
+def listen_address(text: str) -> Address:
     """`host:port`, `[::]:port`."""
-
-    expected = "an address such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080"
-    schema = shaped(".+:[0-9]{1,5}")
-    stand_in = "127.0.0.1:0"
-
-    def parse(self, text: str) -> Address:
-        host, colon, port = text.rpartition(":")
-        if not colon or not _PORT.match(port) or int(port) > 65535:
-            raise Unexpected(f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
-        if not host or host == "*":
-            raise Unexpected(f"write 0.0.0.0:{port} for every interface")
-        if not _is_place(host, may_have_port=False):
-            raise Unexpected
-        return Address(host.strip("[]"), int(port))
+    host, colon, port = text.rpartition(":")
+    if not colon or not _PORT.match(port) or int(port) > 65535:
+        raise Unexpected(f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
+    if not host or host == "*":
+        raise Unexpected(f"write 0.0.0.0:{port} for every interface")
+    if not _is_place(host, may_have_port=False):
+        raise Unexpected
+    return Address(host.strip("[]"), int(port))
 
 
-def _network(text: str) -> Network:
+@scalar("a network such as 10.0.0.0/8 or fd00::/8")
+def network(text: str) -> Network:
+    """An address or a network in CIDR notation."""
     for is_strict in (True, False):
         try:
-            network = ipaddress.ip_network(text, strict=is_strict)
+            found = ipaddress.ip_network(text, strict=is_strict)
         except ValueError:
             continue
         if is_strict:
-            return network
-        raise Unexpected(f"write {network}")
+            return found
+        raise Unexpected(f"write {found}")
     raise Unexpected
 
 
-AnyNetwork = Annotated[Network, Scalar("a network such as 10.0.0.0/8 or fd00::/8", _network, _STRING)]
-"""An address or a network in CIDR notation."""
+AnyNetwork = Annotated[Network, network]
 
 
-class AbsolutePath(Leaf):
+def absolute_path(example: str = "/etc/idempotency-gateway/tls.pem") -> Leaf:
     """An absolute path in the file system."""
 
-    schema: Mapping[str, Any] = {"type": "string", "pattern": r"^(/|\$\{)"}
-
-    def __init__(self, example: str = "/etc/idempotency-gateway/tls.pem") -> None:
-        self.expected = f"an absolute path such as {example}"
-
-    def parse(self, text: str) -> Path:
+    def parse(text: str) -> Path:
         if not text.startswith("/") or "\0" in text:
             raise Unexpected
         return Path(text)
 
-    def placeholder(self, name: str) -> str:
-        return str(PLACEHOLDER_DIRECTORY / f"placeholder-{re.sub('[^A-Za-z0-9]', '-', name)}")
+    return Leaf(
+        f"an absolute path such as {example}",
+        parse,
+        {"type": "string", "pattern": r"^(/|\$\{)"},
+        stand_in=lambda name: str(PLACEHOLDER_DIRECTORY / f"placeholder-{re.sub('[^A-Za-z0-9]', '-', name)}"),
+    )
 
 
-File = Annotated[Path, AbsolutePath()]
+File = Annotated[Path, absolute_path()]
 
 # -- URLs of services --------------------------------------------------------------------------------------------------
 
@@ -838,7 +804,7 @@ def key_place(text: str) -> str:
     raise Unexpected("write https://; plain http is for this machine alone" if is_plain else "")
 
 
-ISSUER = plain_text(512, _PLACEHOLDER_URL)
+ISSUER = plain_text(512, stand_in=_PLACEHOLDER_URL)
 
 
 def has_tls(url: str) -> bool:
@@ -971,7 +937,7 @@ def _sqlite_url(text: str) -> SqliteUrl:
     "sqlite:///PATH, postgresql://USER@HOST/DATABASE or redis://USER@HOST:PORT/DATABASE",
     shaped(r"sqlite:///.+|postgres(ql)?://.+|rediss?(\+sentinel)?://.+"),
     write=lambda value: value.path.as_uri().replace("file://", "sqlite://", 1),
-    stand_in="postgresql://placeholder@placeholder/placeholder",
+    stand_in=_always("postgresql://placeholder@placeholder/placeholder"),
     is_secret=True,
 )
 def durable_url(text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
@@ -990,12 +956,10 @@ def durable_url(text: str) -> SqliteUrl | PostgresUrl | RedisUrl:
     raise Unexpected
 
 
-def _redis_leaf(expected: str, schemes: str, *kinds: str) -> Scalar:
+def _redis_leaf(expected: str, schemes: str, *kinds: str) -> Leaf:
     """A Redis whose masters are found in these ways. Its URL must not set options that change timeouts or retries."""
-    schema = shaped(f"rediss?{schemes}://.+")
-    return Scalar(
-        expected, lambda text: _redis_url(text, kinds), schema, stand_in="redis://placeholder:6379/0", is_secret=True
-    )
+    schema, stand_in = shaped(f"rediss?{schemes}://.+"), _always("redis://placeholder:6379/0")
+    return Leaf(expected, lambda text: _redis_url(text, kinds), schema, stand_in=stand_in, is_secret=True)
 
 
 STREAM_URL = _redis_leaf("redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE", "", "")

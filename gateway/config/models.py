@@ -29,8 +29,7 @@ from gateway.config.delivery import (
     encryption_key_bytes,
 )
 from gateway.config.document import Path as KeyPath
-from gateway.config.route import Route, Unprotected
-from gateway.config.scope import JwtScope, TokenIssuer
+from gateway.config.route import JwtScope, Route, TokenIssuer, Unprotected
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, taken, written
 from gateway.core.egress import EgressPolicy, is_loopback
 from gateway.core.outbox import DEFAULT_TYPES, EventType
@@ -93,13 +92,12 @@ def _admin_token(text: str) -> str:
     return text
 
 
-AdminSecret = Annotated[SecretStr, leaf.SecretText(_admin_token)]
+AdminSecret = Annotated[SecretStr, leaf.secret(_admin_token)]
 
-_OF_A_BROWSER: Final = ("host", "origin", "cookie", "content-", "sec-")
-_REFUSED: Final = tuple((name, "this header is the browser's own") for name in _OF_A_BROWSER)
-_TokenHeader = Annotated[str, leaf.HeaderName(refused=_REFUSED, is_trusted=True)]
+_REFUSED: Final = {"this header is the browser's own": "host origin cookie content- sec-"}
+_TokenHeader = Annotated[str, leaf.header_name(refused=_REFUSED, is_trusted=True)]
 _NamingHeader = Annotated[
-    str, leaf.HeaderName(refused=(("authorization", "this header holds a credential"), *_REFUSED), is_trusted=True)
+    str, leaf.header_name(refused={"this header holds a credential": "authorization", **_REFUSED}, is_trusted=True)
 ]
 _Listed = Annotated[tuple[Annotated[str, leaf.plain_text(256)], ...], Field(max_length=1000)]
 
@@ -249,11 +247,11 @@ class RedisStreamSink(_SinkSettings):
     """Whether the stream may be in the database of store.fast, which may lose anything at any moment."""
     fsync: leaf.Bool = False
     """Whether an event counts as published only once it is on the disk of the server (Redis 7.2 and later)."""
-    window: Annotated[float, leaf.Duration("1m", "30d")] = written("24h")
+    window: Annotated[float, leaf.duration("1m", "30d")] = written("24h")
     """How long an event that is published again is not added again."""
-    max_length: Annotated[int, leaf.Count(1, 1_000_000_000)] | None = None
+    max_length: Annotated[int, leaf.count(1, 1_000_000_000)] | None = None
     """After how many events the oldest are removed, read or not. Never if left out."""
-    max_age: Annotated[float, leaf.Duration("1m", "3650d")] | None = None
+    max_age: Annotated[float, leaf.duration("1m", "3650d")] | None = None
     """After how long events are removed, read or not. Never if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -344,9 +342,9 @@ class EventSettings(Section):
     include: _Include = ()
     """What events contain by choice: key, scope (as digests where the store has no clear ones), location (with
     resource: what the operation made, as a URL and as the reference that the route keeps), response."""
-    keep: Annotated[float, leaf.Duration("1h", "90d")] = written("7d")
+    keep: Annotated[float, leaf.duration("1h", "90d")] = written("7d")
     """How long an event is tried before it is dead, and waits for an operator."""
-    max_event_bytes: Annotated[int, leaf.Size("1KiB", "1MiB")] = written("64KiB")
+    max_event_bytes: Annotated[int, leaf.size("1KiB", "1MiB")] = written("64KiB")
     """The longest response that an event contains; of a longer one it says that it is truncated."""
     sinks: Annotated[tuple[Sink, ...], Field(max_length=32)] = ()
     """The systems that receive them."""
@@ -369,7 +367,7 @@ class Egress(Section):
     """Networks that are not public and may be connected to all the same."""
     deny: Annotated[tuple[leaf.AnyNetwork, ...], Field(max_length=256)] = ()
     """Networks that may not be connected to, whatever else is written."""
-    ports: Annotated[tuple[Annotated[int, leaf.Count(1, 65535)], ...], Field(min_length=1, max_length=64)] = (443, 80)
+    ports: Annotated[tuple[Annotated[int, leaf.count(1, 65535)], ...], Field(min_length=1, max_length=64)] = (443, 80)
     """The ports that may be connected to."""
     proxy: Annotated[str, _PROXY] | None = None
     """A proxy for all webhooks. It then has to check the addresses: the gateway does not see them."""
@@ -407,23 +405,22 @@ class ServerTls(Section):
 class Listen(Section):
     """Where callers reach the gateway."""
 
-    address: Annotated[leaf.Address, leaf.ListenAddress()]
+    address: Annotated[leaf.Address, leaf.listen_address]
     """The address to listen on, such as 0.0.0.0:8080 or [::]:8080."""
     tls: ServerTls | None = None
     """TLS for callers; plain HTTP if left out."""
 
 
-class _PlainListen(leaf.ListenAddress):
+@leaf.scalar(leaf.listen_address.expected, leaf.listen_address.schema, stand_in=leaf.listen_address.stand_in)
+def _listen(text: str) -> Listen:
     """The short form of `listen`: an address alone."""
-
-    def _validate(self, value: object) -> Listen:
-        return Listen.model_construct(address=super()._validate(value), tls=None)
+    return Listen.model_construct(address=leaf.listen_address.read(text), tls=None)
 
 
 class Status(Section):
     """The port for probes and metrics. It is read-only."""
 
-    listen: Annotated[leaf.Address, leaf.ListenAddress()] = written("127.0.0.1:8081")
+    listen: Annotated[leaf.Address, leaf.listen_address] = written("127.0.0.1:8081")
     """The address of /livez, /readyz and /metrics."""
 
 
@@ -442,7 +439,7 @@ class Admin(Section):
     """The port for operators: inspecting operations, resolving doubt, purging. Nothing listens without a token, or
     `sign_in`."""
 
-    listen: Annotated[leaf.Address, leaf.ListenAddress()] = written("127.0.0.1:8082")
+    listen: Annotated[leaf.Address, leaf.listen_address] = written("127.0.0.1:8082")
     """The address of the admin API. It speaks plain HTTP: keep it on loopback, or behind a TLS proxy."""
     token: AdminSecret | None = None
     """A secret that is sent as `Authorization: Bearer TOKEN`, of an admin named `token`; at least 16 characters."""
@@ -472,7 +469,7 @@ class Store(Section):
     durable: Annotated[leaf.SqliteUrl | leaf.PostgresUrl | leaf.RedisUrl, leaf.durable_url]
     """The durable store: sqlite:///PATH for one host, postgresql://USER@HOST/DATABASE for many gateways, or a Redis
     that keeps all of it in memory and on its disk, for what is one record: no accept, events or repeats: refuse."""
-    replicas: Annotated[int | None, leaf.Count(0, 16)] = None
+    replicas: Annotated[int | None, leaf.count(0, 16)] = None
     """Of a durable Redis: how many replicas of a master may be promoted. All of them have a change before it is
     acknowledged. Required for sentinels; a server without replicas needs none."""
     dialect: Literal["postgres", "portable"] = "postgres"
@@ -481,13 +478,13 @@ class Store(Section):
     fast: Annotated[leaf.RedisUrl, leaf.FAST_URL] | None = None
     """A Redis, alone, behind sentinels or as a cluster, that serves replays and wakes waiters; its data may be lost at
     any moment."""
-    lease: Annotated[float, leaf.Duration("3s", "10m")] = written("30s")
+    lease: Annotated[float, leaf.duration("3s", "10m")] = written("30s")
     """How long the claim of a gateway that died or was cut off blocks its operation."""
-    amnesia_window: Annotated[float, leaf.Duration("0s", "3650d")] | None = None
+    amnesia_window: Annotated[float, leaf.duration("0s", "3650d")] | None = None
     """How long absent keys are refused after the store lost data: the longest `remember` if left out."""
-    journal_grace: Annotated[float, leaf.Duration("0s", "1h")] = written("30s")
+    journal_grace: Annotated[float, leaf.duration("0s", "1h")] = written("30s")
     """How long recovery leaves a lapsed claim alone, because its holder may still have the outcome in its journal."""
-    connections: Annotated[int, leaf.Count(2, 4)] = 3
+    connections: Annotated[int, leaf.count(2, 4)] = 3
     """How many connections each worker keeps open to Postgres. With 4, renewals of leases do not wait for responses
     that are written; with 2, claims do."""
     durability: Literal["server", "external"] = "server"
@@ -498,18 +495,18 @@ class Store(Section):
     """Which promotions of a standby are believed to have lost nothing. refuse: none; proven: those for which every
     gateway vouches that what was acknowledged to it is there; trusted: all of the same system, for storage that
     replicates below Postgres."""
-    promotion_wait: Annotated[float, leaf.Duration("1s", "1h")] = written("30s")
+    promotion_wait: Annotated[float, leaf.duration("1s", "1h")] = written("30s")
     """How long gateways that have not vouched are waited for; then it is a lost memory."""
-    probation: Annotated[float, leaf.Duration("3s", "5m")] = written("5s")
+    probation: Annotated[float, leaf.duration("3s", "5m")] = written("5s")
     """How long a gateway grants keys after its last successful beat in Postgres, and how long a new one waits for its
     standbys."""
     synchronous: Literal["require", "prefer"] = "prefer"
     """require: grant keys only while Postgres has a synchronous standby; prefer: also without one."""
     clear_keys: leaf.Bool = False
     """Whether keys are stored in clear for operators, besides their digests."""
-    cache_max_age: Annotated[float, leaf.Duration("0s", "1h")] = written("30s")
+    cache_max_age: Annotated[float, leaf.duration("0s", "1h")] = written("30s")
     """How old a response in the memory of the process may be; 0s caches none."""
-    cache_bytes: Annotated[int, leaf.Size("0", "64GiB"), DIVIDED] = written("64MiB")
+    cache_bytes: Annotated[int, leaf.size("0", "64GiB"), DIVIDED] = written("64MiB")
     """How much memory cached responses may take, divided evenly among the workers."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -548,19 +545,19 @@ class Store(Section):
 class Limits(Section):
     """Limits of concurrent requests and of heads."""
 
-    max_in_flight: Annotated[int, leaf.Count(1, 1_000_000), DIVIDED] = 1000
+    max_in_flight: Annotated[int, leaf.count(1, 1_000_000), DIVIDED] = 1000
     """How many requests may be in flight at once, and how many may be sending their body; more are refused with 503.
     Divided evenly among the workers."""
-    max_header_bytes: Annotated[int, leaf.Size("1KiB", "1MiB")] = written("64KiB")
+    max_header_bytes: Annotated[int, leaf.size("1KiB", "1MiB")] = written("64KiB")
     """The longest head of a request or response."""
 
 
 class Shutdown(Section):
     """How the gateway stops after SIGTERM."""
 
-    delay: Annotated[float, leaf.Duration("0s", "10m")] = written("5s")
+    delay: Annotated[float, leaf.duration("0s", "10m")] = written("5s")
     """How long it keeps serving while it reports that it is not ready, so that load balancers notice."""
-    drain_timeout: Annotated[float, leaf.Duration("0s", "1h")] = written("30s")
+    drain_timeout: Annotated[float, leaf.duration("0s", "1h")] = written("30s")
     """How long operations in flight may take to finish."""
 
 
@@ -569,9 +566,7 @@ class FingerprintKey(Section):
 
     id: leaf.Name
     """The name of this key, stored with its fingerprints. A new key needs a new name."""
-    key: Annotated[
-        SecretBytes, leaf.SecretText(lambda text: leaf.secret_text(_FINGERPRINT_KEY_BYTES_MIN)(text).encode())
-    ]
+    key: Annotated[SecretBytes, leaf.secret(lambda text: leaf.secret_text(_FINGERPRINT_KEY_BYTES_MIN)(text).encode())]
     """The secret, at least 32 bytes; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this file."""
 
 
@@ -600,13 +595,8 @@ class Secrets(Section):
     @property
     def fingerprint_keys(self) -> tuple[FingerprintKey, ...]:
         """All keys, the current one first; empty if fingerprints are not keyed."""
-        match self.fingerprint_key:
-            case None:
-                return ()
-            case FingerprintKey() as key:
-                return (key,)
-            case keys:
-                return keys
+        keys = self.fingerprint_key
+        return (keys,) if isinstance(keys, FingerprintKey) else keys or ()
 
     @property
     def identity_secret(self) -> bytes | None:
@@ -717,7 +707,7 @@ class Config(Section):
     service: leaf.Name = "default"
     """The name of the service, part of every key's identity. Required when the store can be shared."""
     listen: Annotated[
-        Annotated[Listen, _PlainListen()] | Listen, Forms("an address such as 0.0.0.0:8080, or {address, tls}")
+        Annotated[Listen, _listen] | Listen, Forms("an address such as 0.0.0.0:8080, or {address, tls}")
     ] = written("127.0.0.1:8080")
     """Where callers reach the gateway: an address such as 0.0.0.0:8080, or {address, tls: {cert, key}}."""
     public_url: Annotated[str, leaf.public_url] | None = None
@@ -726,7 +716,7 @@ class Config(Section):
     """The port for probes and metrics."""
     admin: Admin = Field(default_factory=Admin)
     """The port for operators; off without a token."""
-    state_dir: Annotated[Path, leaf.AbsolutePath("/var/lib/idempotency-gateway")] = written(
+    state_dir: Annotated[Path, leaf.absolute_path("/var/lib/idempotency-gateway")] = written(
         "/var/lib/idempotency-gateway"
     )
     """The only directory that the gateway writes to: on a disk of its host, because locks in it are not seen over every
@@ -757,7 +747,7 @@ class Config(Section):
     """What is logged."""
     traces: Traces | None = None
     """Where spans of requests are sent; without it there are none, and traceparent passes unchanged."""
-    workers: Annotated[int | Literal["auto"], leaf.Count(1, WORKERS_MAX, may_be_auto=True)] = 1
+    workers: Annotated[int | Literal["auto"], leaf.count(1, WORKERS_MAX, may_be_auto=True)] = 1
     """How many processes serve, one per core; auto: as many as there are cores, or the CPU quota allows."""
     trusted_proxies: Annotated[tuple[leaf.AnyNetwork, ...], Field(max_length=256)] = ()
     """Networks whose X-Forwarded-* headers are trusted and extended, and whose Forwarded and X-Real-IP pass. From
@@ -809,4 +799,5 @@ class Config(Section):
 
     def delivery_for(self, route: Route) -> Delivery:
         """How accepted requests of a route are delivered: the global settings, overridden by the route's keys."""
-        return self.delivery.under(route.delivery)
+        changed = route.delivery
+        return self.delivery.model_copy(update={name: getattr(changed, name) for name in changed.model_fields_set})

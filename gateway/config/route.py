@@ -1,16 +1,18 @@
-"""A protected route of the file: its key, and all else below `routes[]`.
+"""A protected route of the file: its key, whose key it is and who verifies that, and all else below `routes[]`.
 
 A default may be slow or annoying, never unsafe: a setting that can execute something twice, forget it or show it to the
-wrong caller has no default. `checks` compares a route's sections.
+wrong caller has no default. Under another scope a request is another operation, and every caller in a scope gets its
+responses. `checks` compares a route's sections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from gateway.config import leaf
 from gateway.config.delivery import (
@@ -27,29 +29,345 @@ from gateway.config.delivery import (
     RouteUpstream,
     reference_of,
 )
-from gateway.config.scope import FRAMING, SCOPE_FORMS, Authorize, ForwardAuth, ForwardAuthScope, Scope, parts_of
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, written
 from gateway.core import outcome as outcomes
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
 from gateway.core.identity.fingerprint import BodyForm, FingerprintSpec, RepeatPolicy
 from gateway.core.identity.key import ScopeSpec, SharedScope
+from gateway.core.identity.token import SECRET_ALGORITHMS
 from gateway.core.operation import microseconds
 from gateway.core.outcome import BODILESS, PERSONAL, KeepPolicy, Redaction
 from gateway.core.routing import PathPattern, Rule, normalise_host
 
+# -- authorization -----------------------------------------------------------------------------------------------------
+#
+# Who says who a caller is, and what it may: an authorising service, or the authority that signed a certificate.
+
+_OF_THE_GATEWAY = "the gateway writes this header itself"
+_ASKED_REFUSED = {
+    _OF_THE_GATEWAY: "host x-forwarded- via",
+    "the service is asked without the body": "content-",
+}
+_NAMED_REFUSED = {
+    _OF_THE_GATEWAY: "host x-forwarded- via forwarded",
+    "this header describes the response of the authorising service": "content- date",
+    "this header is for browsers; hand on another one": "set-cookie",
+}
+_AskedHeader = Annotated[str, leaf.header_name(refused=_ASKED_REFUSED)]
+_NamedHeader = Annotated[str, leaf.header_name(refused=_NAMED_REFUSED, is_trusted=True)]
+
+
+class ForwardAuth(Section):
+    """An authorising service. It is asked by a GET without body, and sees method, URI and origin in X-Forwarded-*."""
+
+    url: Annotated[leaf.AuthorizationUrl, leaf.forward_auth_url]
+    """Where it is asked, such as http://127.0.0.1:4180/oauth2/auth."""
+    headers: Annotated[tuple[_AskedHeader, ...], Field(max_length=16)] = ("Authorization", "Cookie")
+    """The caller's headers that it sees."""
+    copy_: Annotated[tuple[_NamedHeader, ...], Field(alias="copy", max_length=16)] = ()
+    """Headers of its response that the service behind the gateway gets. A caller's own are dropped."""
+    timeout: Annotated[float, leaf.duration("10ms", "1m")] = written("2s")
+    """How long a decision may take, connecting included; then the request is refused with 503."""
+    cache: Annotated[float, leaf.duration("0s", "1h")] = written("0s")
+    """How long a permission counts for the very same method, URI and headers. While it does, it cannot be withdrawn."""
+    ca: leaf.File | None = None
+    """The authorities that sign its certificate, as a PEM file; the system's if left out."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The headers that it alone may set."""
+        return self.copy_
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.ca is not None and self.url.scheme != "https":
+            yield "ca", "ca needs an https URL"
+        yield from listed_twice(("headers",), self.headers)
+        yield from listed_twice(("copy",), self.copy_)
+        asked = {name.lower() for name in self.headers}
+        for index, name in enumerate(self.copy_):
+            if name.lower() in asked:
+                message = "this is listed under headers too: the caller's own cannot be both asked about and dropped"
+                yield ("copy", index), message
+
+
+class PrincipalAuth(ForwardAuth):
+    """An authorising service that names the caller."""
+
+    principal: _NamedHeader
+    """The header of its response that names the caller, such as X-User-Id. Write it under copy, too, to hand it on."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*dict.fromkeys((self.principal, *self.copy_)),)
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from super().disagreements()
+        if self.principal.lower() in {name.lower() for name in self.headers}:
+            yield "principal", "this is listed under headers too: a caller would name itself"
+
+
+class ForwardAuthScope(Section):
+    """The caller is the principal that an authorising service names; it is asked about repeats, too."""
+
+    forward_auth: PrincipalAuth
+    """The service: {url, principal}."""
+
+    @cached_property
+    def compiled(self) -> keys.ForwardAuthScope:
+        return keys.ForwardAuthScope(self.forward_auth, self.forward_auth.principal.encode())
+
+
+class ClientCertificateScope(Section):
+    """The caller is named by its certificate; `listen.tls.client_ca` says whose certificates are accepted."""
+
+    client_certificate: Literal["subject", "san", "sha256"]
+    """What names it: the subject, the alternative name (URI, else DNS, else e-mail), or the digest of all of it."""
+
+    @cached_property
+    def compiled(self) -> keys.ClientCertificateScope:
+        return keys.ClientCertificateScope(self.client_certificate)
+
+
+class Authorize(Section):
+    """Who decides whether a request of the route may be made."""
+
+    forward_auth: ForwardAuth
+    """The service that is asked about every request of the route, with or without a key: {url}."""
+
+
+# -- scope -------------------------------------------------------------------------------------------------------------
+
+_FRAMING = "this header describes the connection or the body, not the intent"
+_API_KEY_REFUSED = {
+    "cookies change while the caller stays the same": "cookie",
+    _FRAMING: "host content-",
+}
+_SCOPE_REFUSED = {
+    "this header holds a credential: write {api_key: Authorization}": "authorization",
+    **_API_KEY_REFUSED,
+}
+_ScopeHeader = Annotated[str, leaf.header_name(refused=_SCOPE_REFUSED, is_trusted=True)]
+_ApiKeyHeader = Annotated[str, leaf.header_name(refused=_API_KEY_REFUSED, is_trusted=True)]
+
+# -- headers -----------------------------------------------------------------------------------------------------------
+
+Sources = Annotated[
+    Literal["any"] | Annotated[tuple[leaf.AnyNetwork, ...], Field(min_length=1, max_length=256)],
+    Forms("a list of networks such as [10.0.0.0/8], or any"),
+]
+
+
+class HeaderScope(Section):
+    """The caller is named by a header that a trusted hop sets."""
+
+    header: _ScopeHeader
+    """The header that names the caller."""
+    from_: Annotated[Sources, Field(alias="from")]
+    """The networks of the hops that may set it, or `any` if only such hops can reach the gateway."""
+
+    @property
+    def compiled(self) -> keys.HeaderScope:
+        return keys.HeaderScope(self.header.encode(), None if self.from_ == "any" else self.from_)
+
+
+class ApiKeyScope(Section):
+    """The caller is identified by a fixed credential; only its digest is stored."""
+
+    api_key: _ApiKeyHeader
+    """The header that holds the credential."""
+
+    @property
+    def compiled(self) -> keys.ApiKeyScope:
+        return keys.ApiKeyScope(self.api_key.encode())
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+_Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
+]  # fmt: skip
+
+
+# RFC 7519 section 4.1: when a token counts, and its own id.
+_CLAIMS_OF_A_TOKEN = frozenset(("exp", "nbf", "iat", "jti"))
+
+
+class TokenSecret(Section):
+    """A secret that the issuer and this gateway share. Anyone who has it can make tokens."""
+
+    secret: Annotated[SecretStr, leaf.secret(leaf.secret_text(min(SECRET_ALGORITHMS.values())))]
+    """The secret, as long as the digest of its algorithm; `${NAME}` or `${file:/run/secrets/name}` keeps it out of this
+    file."""
+
+
+class TokenIssuer(Section):
+    """Whose tokens are accepted, and which of their claims name the caller."""
+
+    issuer: Annotated[str, leaf.ISSUER]
+    """The `iss` of its tokens, to the letter."""
+    audience: Annotated[str, leaf.plain_text(512)]
+    """The `aud` of its tokens, or one in their list: the name of this API, so that no token for another is accepted."""
+    keys: Annotated[Annotated[str, leaf.key_place] | TokenSecret, Forms(leaf.KEY_PLACES)]
+    """Where its keys are: `discover` (in its openid-configuration), the https URL of a key set, the path of a key set
+    or of public keys as PEM, or {secret: ...}."""
+    claims: Annotated[tuple[Annotated[str, leaf.plain_text(128)], ...], Field(min_length=1, max_length=8)]
+    """The claims that name the caller, such as [sub]: the same in each of its tokens, and no other caller's."""
+    algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1, max_length=16)] = (
+        "RS256",
+        "PS256",
+        "ES256",
+        "EdDSA",
+    )
+    """The algorithms that a token may be signed by. With a secret, HS256, HS384 or HS512 has to be written."""
+    ca: Annotated[Path, leaf.absolute_path("/etc/idempotency-gateway/ca.pem")] | None = None
+    """The certificates to trust where its keys are fetched; the system's if left out."""
+    leeway: Annotated[float, leaf.duration("0s", "5m")] = written("30s")
+    """How far its clock and this one may differ."""
+    stale_for: Annotated[float, leaf.duration("0s", "30d")] = written("24h")
+    """How long its keys are used after they should have been fetched anew, while they cannot be."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its keys come over the network."""
+        return isinstance(self.keys, str) and not self.keys.startswith("/")
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for key in ("claims", "algorithms"):
+            for index in repeated(getattr(self, key)):
+                yield (key, index), "this is listed already"
+        for index, name in enumerate(self.claims):
+            if name in _CLAIMS_OF_A_TOKEN:
+                message = f"{name} differs from token to token: a retry with a new one would be another caller's"
+                yield ("claims", index), f"{message}; name the caller, as sub does"
+        if isinstance(self.keys, TokenSecret):
+            yield from self._secret_disagreements(self.keys)
+            return
+        for index, name in enumerate(self.algorithms):
+            if name in SECRET_ALGORITHMS:
+                message = f"{name} is for a shared secret: with a public key, everybody could make tokens"
+                yield ("algorithms", index), message
+        if self.keys == "discover" and not leaf.has_tls(self.issuer):
+            yield "issuer", "discover needs an issuer with an https URL; plain http is for this machine alone"
+        if self.ca is not None and not self.is_fetched:
+            yield "ca", "has no effect: these keys are not fetched"
+
+    def _secret_disagreements(self, keys: TokenSecret) -> Iterator[Disagreement]:
+        if "algorithms" not in self.model_fields_set:
+            yield "algorithms", "required with a secret: write [HS256]"
+            return
+        length = len(keys.secret.get_secret_value().encode())
+        for index, name in enumerate(self.algorithms):
+            least = SECRET_ALGORITHMS.get(name)
+            if least is None:
+                yield ("algorithms", index), f"{name} needs public keys; a secret is for HS256"
+            elif length < least:
+                yield ("algorithms", index), f"{name} needs a secret of at least {least} bytes"
+        for key in {"ca", "stale_for"} & self.model_fields_set:
+            yield key, "has no effect: these keys are not fetched"
+
+
+class JwtScope(Section):
+    """The caller is named by claims of a verified token: it is the same after every refresh of the token."""
+
+    jwt: Annotated[
+        TokenIssuer | Annotated[tuple[TokenIssuer, ...], Field(min_length=1, max_length=16)],
+        Forms("{issuer, audience, keys, claims}, or a list of them"),
+    ]
+    """Whose bearer tokens are accepted: {issuer, audience, keys, claims}, or a list of them."""
+
+    @property
+    def issuers(self) -> tuple[TokenIssuer, ...]:
+        return (self.jwt,) if isinstance(self.jwt, TokenIssuer) else self.jwt
+
+    @cached_property
+    def compiled(self) -> keys.JwtScope:
+        return keys.JwtScope(self.issuers)
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        for index in repeated(each.issuer for each in self.issuers):
+            yield ("jwt", index, "issuer"), "this issuer is listed already"
+
+
+# -- several of them ---------------------------------------------------------------------------------------------------
+
+_CALLER_FORMS = "{header: NAME, from: [...]}, {api_key: HEADER}, {jwt: {...}}, {forward_auth: {url, principal}}"
+ScopePart = Annotated[
+    HeaderScope | ApiKeyScope | JwtScope | ForwardAuthScope | ClientCertificateScope,
+    Forms(f"{_CALLER_FORMS} or {{client_certificate: san}}"),
+]
+
+
+class ComposedScope(Section):
+    """The caller is identified by several parts together, all of which must be present."""
+
+    compose: Annotated[tuple[ScopePart, ...], Field(min_length=2, max_length=8)]
+    """The parts of the scope, in order."""
+
+    @property
+    def compiled(self) -> keys.ComposedScope:
+        return keys.ComposedScope(tuple(part.compiled for part in self.compose))
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from listed_twice(("compose",), map(_source, self.compose))
+
+
+def _source(part: ScopePart) -> str:
+    """What a part of a scope is taken from. A second part from there says nothing more."""
+    match part:
+        case ForwardAuthScope(forward_auth=service):
+            return f"{service.url} {service.principal}"
+        case ClientCertificateScope():
+            return "client_certificate"
+        case _:
+            return scope_header_names(part)[0]
+
+
+SCOPE_FORMS = f"{_CALLER_FORMS}, {{client_certificate: san}}, {{compose: [...]}} or shared"
+Scope = Annotated[
+    Literal["shared"]
+    | HeaderScope
+    | ApiKeyScope
+    | JwtScope
+    | ForwardAuthScope
+    | ClientCertificateScope
+    | ComposedScope,
+    Forms(SCOPE_FORMS),
+]
+
+
+def parts_of(scope: Scope | None) -> tuple[ScopePart, ...]:
+    """What a caller is named by; nothing where that is invalid."""
+    if scope is None or scope == "shared":
+        return ()
+    return scope.compose if isinstance(scope, ComposedScope) else (scope,)
+
+
+def token_issuers(scope: Scope) -> tuple[TokenIssuer, ...]:
+    return tuple(issuer for part in parts_of(scope) if isinstance(part, JwtScope) for issuer in part.issuers)
+
+
+def scope_header_names(scope: object) -> tuple[str, ...]:
+    """The headers that a scope, or a part of one, is taken from; none where it is invalid."""
+    match scope:
+        case HeaderScope(header=name) | ApiKeyScope(api_key=name):
+            return (name,)
+        case JwtScope():
+            return ("Authorization",)
+        case ComposedScope(compose=parts):
+            return tuple(name for part in parts for name in scope_header_names(part))
+        case _:
+            return ()
+
+
 # -- the key. It has no default: under another one a request is another operation --------------------------------------
 
-_CREDENTIAL = "a credential is not a key: it stays the same over many requests"
-_KEY_REFUSED = (
-    ("authorization", _CREDENTIAL),
-    ("cookie", _CREDENTIAL),
-    ("host", FRAMING),
-    ("content-", FRAMING),
-    ("date", "this header changes with every retry"),
-    ("user-agent", FRAMING),
-)
-_KeyHeader = Annotated[str, leaf.HeaderName(refused=_KEY_REFUSED, is_trusted=True)]
+_KEY_REFUSED = {
+    "a credential is not a key: it stays the same over many requests": "authorization cookie",
+    _FRAMING: "host content- user-agent",
+    "this header changes with every retry": "date",
+}
+_KeyHeader = Annotated[str, leaf.header_name(refused=_KEY_REFUSED, is_trusted=True)]
 
 
 class _KeySettings(Section):
@@ -127,14 +445,8 @@ def key_header_names(key: Key | None) -> tuple[str, ...]:
             return ()
 
 
-def key_spec(key: Key) -> keys.KeySpec:
-    """Where the key is, as requests are searched for it."""
-    if isinstance(key, HeaderKey | HeadersKey):
-        return keys.HeaderKey(leaf.encoded(key_header_names(key)), keys.KeyFormat(key.format))
-    return keys.ComposedKey(tuple(map(_part, key.compose if isinstance(key, ComposedKey) else (key,))))
-
-
 def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
+    """Where a part of the key is, as requests are searched for it."""
     if isinstance(part, HeaderPart):
         return keys.HeaderPart(part.header.encode())
     return keys.BodyPart(parse_pointer(part.body))
@@ -168,9 +480,9 @@ class Match(Section):
     def paths(self) -> tuple[PathPattern, ...]:
         return (self.path, *self.also)
 
-    def rules(self, *more: bytes) -> tuple[Rule, ...]:
+    def rules(self, *more: str) -> tuple[Rule, ...]:
         """The rules for `routing.RouteTable`, with further methods."""
-        return rules_of(self.host, (*(method.encode() for method in self.methods), *more), self.paths)
+        return _rules(self.host, (*self.methods, *more), self.paths)
 
 
 class Unprotected(Section):
@@ -190,13 +502,12 @@ class Unprotected(Section):
 
     @property
     def rule(self) -> Rule:
-        return rules_of(self.host, [method.encode() for method in self.methods], (self.path,))[0]
+        return _rules(self.host, self.methods, (self.path,))[0]
 
 
-def rules_of(host: str | None, methods: Iterable[bytes], paths: Iterable[PathPattern]) -> tuple[Rule, ...]:
-    """The rules for these paths, as `routing.RouteTable` takes them."""
-    name, listed = None if host is None else normalise_host(host.encode()), frozenset(methods)
-    return tuple(Rule(listed, path, name) for path in paths)
+def _rules(host: str | None, methods: Iterable[str], paths: Iterable[PathPattern]) -> tuple[Rule, ...]:
+    name = None if host is None else normalise_host(host.encode())
+    return tuple(Rule(frozenset(leaf.encoded(methods)), path, name) for path in paths)
 
 
 class Fingerprint(Section):
@@ -208,7 +519,7 @@ class Fingerprint(Section):
     """JSON pointers to values that a retry may change."""
     only: Annotated[tuple[leaf.JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to the values that are compared; everything if left out."""
-    headers: Annotated[tuple[Annotated[str, leaf.HeaderName(is_compared=True)], ...], Field(max_length=64)] = ()
+    headers: Annotated[tuple[Annotated[str, leaf.header_name(is_compared=True)], ...], Field(max_length=64)] = ()
     """Headers that are compared too. Those that override method or target always are."""
     explain: leaf.Bool = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
@@ -268,7 +579,7 @@ class Repeats(Section):
     by: RepeatsBy = "fingerprint"
     """What makes it the same: all that the fingerprint compares, or the values at these places of the JSON body. A
     request that lacks one of them is never taken for a repeat."""
-    within: Annotated[float, leaf.Duration("1s", "3650d")] = written("10m")
+    within: Annotated[float, leaf.duration("1s", "3650d")] = written("10m")
     """For how long, counted from the first request. Refused repeats are also those of a request in doubt."""
     action: Literal["count", "refuse"] = "count"
     """Whether repeats are only counted and logged, or refused with 409 unless they say `Idempotency-Distinct: true`."""
@@ -288,13 +599,13 @@ class InFlight(Section):
 
     ORDERED = (("wait", "max_wait"),)
 
-    wait: Annotated[float, leaf.Duration("0s", "10m")] = written("5s")
+    wait: Annotated[float, leaf.duration("0s", "10m")] = written("5s")
     """How long a duplicate waits for the first request, unless it asks for another time. At most max_wait."""
-    max_wait: Annotated[float, leaf.Duration("0s", "10m")] = written("30s")
+    max_wait: Annotated[float, leaf.duration("0s", "10m")] = written("30s")
     """The longest wait that a caller may ask for with `Prefer: wait`."""
-    status: Annotated[Literal[409, 429], leaf.status_choice(409, 429)] = 409
+    status: Annotated[Literal[409, 429], leaf.choice(409, 429)] = 409
     """The status of the reply when the wait is over."""
-    max_waiters: Annotated[int, leaf.Count(0, 100_000), DIVIDED] = 1000
+    max_waiters: Annotated[int, leaf.count(0, 100_000), DIVIDED] = 1000
     """How many duplicates may wait at once on this route, divided evenly among the workers."""
 
 
@@ -362,7 +673,7 @@ _VERSIONS = "a version such as v3, or {header: NAME}"
 class VersionHeader(Section):
     """A header of the request names the version of its response."""
 
-    header: Annotated[str, leaf.HeaderName(refused=_KEY_REFUSED)]
+    header: Annotated[str, leaf.header_name(refused=_KEY_REFUSED)]
     """The header that names the version."""
 
     @property
@@ -376,7 +687,7 @@ Version = Annotated[Annotated[str, leaf.VERSION_NAME] | VersionHeader, Forms(_VE
 class ResponsePolicy(Section):
     """What is stored of a response, and what a repeat gets."""
 
-    max_stored_bytes: Annotated[int, leaf.Size("0", "64MiB")] = written("1MiB")
+    max_stored_bytes: Annotated[int, leaf.size("0", "64MiB")] = written("1MiB")
     """The longest body that is stored; 0 stores none."""
     strip: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=64)] = ()
     """Headers that are not stored."""
@@ -417,7 +728,10 @@ class ResponsePolicy(Section):
             yield "on_version_change", "gone needs version: which version a response is in"
         if "reference" in self.model_fields_set and not self.keeps_reference:
             yield "reference", "it is not kept: it is listed under strip or redact"
-        yield from self._useless_to_fetch() if self.replay == "fetch" else self._only_to_fetch()
+        if self.replay == "fetch":
+            yield from self._useless_to_fetch()
+        elif "fetch" in self.model_fields_set:
+            yield "fetch", "this needs replay: fetch"
 
     @property
     def keeps_reference(self) -> bool:
@@ -458,21 +772,17 @@ class ResponsePolicy(Section):
         if self.fetch != "location" and self.reference == "location":
             yield "fetch", "a path with {reference} needs reference: a JSON pointer such as /id"
 
-    def _only_to_fetch(self) -> Iterator[Disagreement]:
-        if "fetch" in self.model_fields_set:
-            yield "fetch", "this needs replay: fetch"
-
 
 class Retention(Section):
     """How long an operation is remembered."""
 
     ORDERED = (("replay", "remember"),)
 
-    replay: Annotated[float, leaf.Duration("1s", "3650d")] = written("24h")
+    replay: Annotated[float, leaf.duration("1s", "3650d")] = written("24h")
     """How long the response is kept. At most as long as the key."""
-    remember: Annotated[float, leaf.Duration("1s", "3650d")] = written("7d")
+    remember: Annotated[float, leaf.duration("1s", "3650d")] = written("7d")
     """How long the key is kept; after that, a request with it executes again."""
-    expired_status: Annotated[Literal[410, 409, 204], leaf.status_choice(410, 409, 204)] = 410
+    expired_status: Annotated[Literal[410, 409, 204], leaf.choice(410, 409, 204)] = 410
     """The status of the reply when the key is remembered but the response has expired."""
 
     @cached_property
@@ -487,9 +797,9 @@ class Retention(Section):
 class Body(Section):
     """Limits of request bodies."""
 
-    max_bytes: Annotated[int, leaf.Size("0", "16GiB")] = written("10MiB")
+    max_bytes: Annotated[int, leaf.size("0", "16GiB")] = written("10MiB")
     """The longest body of a request."""
-    spool_over: Annotated[int, leaf.Size("0", "16GiB")] = written("256KiB")
+    spool_over: Annotated[int, leaf.size("0", "16GiB")] = written("256KiB")
     """Longer bodies are held in a file while they are compared."""
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -550,7 +860,7 @@ class Route(Section):
     """Where this route differs from the global upstream."""
     errors: Literal["problem", "stripe"] = "problem"
     """The form of the gateway's own errors: RFC 9457 problem documents, or errors as Stripe's SDKs expect them."""
-    mismatch_status: Annotated[Literal[422, 409, 400], leaf.status_choice(422, 409, 400)] = 422
+    mismatch_status: Annotated[Literal[422, 409, 400], leaf.choice(422, 409, 400)] = 422
     """The status of the reply to a different request with a used key."""
     status_header: leaf.Bool = True
     """Whether replies carry `Idempotency-Status`."""
@@ -601,9 +911,15 @@ class Route(Section):
         """Where its keys are: an inbox knows it of its sender."""
         if self.inbox is not None:
             return self.inbox.compiled.key
-        if self.key is None:
-            raise AssertionError("a route has a key or an inbox")
-        return key_spec(self.key)
+        match self.key:
+            case HeaderKey(format=form) | HeadersKey(format=form):
+                return keys.HeaderKey(leaf.encoded(key_header_names(self.key)), keys.KeyFormat(form))
+            case ComposedKey(compose=parts):
+                return keys.ComposedKey(tuple(map(_part, parts)))
+            case BodyKey() as part:
+                return keys.ComposedKey((_part(part),))
+            case None:
+                raise AssertionError("a route has a key or an inbox")
 
     @cached_property
     def scope_spec(self) -> ScopeSpec:
@@ -634,4 +950,4 @@ class Route(Section):
     def rules(self) -> tuple[Rule, ...]:
         """The rules for `routing.RouteTable`. An inbox with origins answers their handshake, too."""
         has_handshake = self.inbox is not None and bool(self.inbox.cloudevents.origins)
-        return self.match.rules(*([b"OPTIONS"] if has_handshake else []))
+        return self.match.rules(*(["OPTIONS"] if has_handshake else []))

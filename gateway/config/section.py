@@ -39,8 +39,8 @@ DISAGREEMENT_ERROR = "config_disagreement"
 """The type of the error when keys of one section contradict each other; its context has all `disagreements`."""
 
 
-Disagreement = tuple[str | Path, str]
-"""A contradiction between valid keys of a section: where it is reported, below the section, and what it is."""
+Disagreement = tuple[str | Path, str] | tuple[str | Path, str, str]
+"""A contradiction between valid keys: where it is reported, below the section; what it is; perhaps what to write."""
 
 
 class Section(BaseModel):
@@ -87,7 +87,7 @@ def _settings_in(section: Section) -> dict[str, Any]:
     return {name: value for name, value in section.__dict__.items() if name in fields}
 
 
-def too_long(section: Section, written: Collection[str]) -> Iterator[Disagreement]:
+def too_long(section: Section, written: Collection[str]) -> Iterator[tuple[str, str]]:
     """Durations of `ORDERED` that are longer than their bound, where one of the two is `written`."""
     for short, long in type(section).ORDERED:
         value, bound = getattr(section, short), getattr(section, long)

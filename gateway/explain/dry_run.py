@@ -26,7 +26,7 @@ import orjson
 from gateway import CommandWrong
 from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
-from gateway.config.scope import ForwardAuth, TokenIssuer
+from gateway.config.route import ForwardAuth, TokenIssuer
 from gateway.core.identity.key import ForwardAuthScope, JwtScope, VerifiedSpec
 from gateway.core.identity.peer import Hop, hop_from, read_certificate
 from gateway.core.identity.token import TokenFault, bearer_credential, read_token

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, assert_never
 
 from gateway.config.delivery import Order
-from gateway.config.scope import ForwardAuth
+from gateway.config.route import ForwardAuth
 from gateway.core.delivery import lane_of
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import (

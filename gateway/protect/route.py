@@ -13,9 +13,8 @@ from gateway.config import Config
 from gateway.config.delivery import Accept, Order, written_headers
 from gateway.config.delivery import Upstream as UpstreamConfig
 from gateway.config.leaf import lowered
-from gateway.config.route import ComposedKey, InFlight, Retention, key_header_names
+from gateway.config.route import ComposedKey, ForwardAuth, InFlight, Retention, key_header_names
 from gateway.config.route import Route as RouteConfig
-from gateway.config.scope import ForwardAuth
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.framing import digest
 from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, FingerprintKey, RepeatPolicy

@@ -13,7 +13,7 @@ from gateway.admin.listing import Bulk, dead_letters, listed, pages
 from gateway.admin.operations import Malformed, Operations, audit_by
 from gateway.admin.resolution import Happened, NoSuch, NothingHappened, Policies, Refusal, RoutePolicy
 from gateway.admin.view import full_json
-from gateway.config.scope import PrincipalAuth, TokenIssuer
+from gateway.config.route import PrincipalAuth, TokenIssuer
 from gateway.core.delivery import Delivering
 from gateway.core.identity.body import parse_pointer
 from gateway.core.identity.key import (

@@ -22,10 +22,8 @@ from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.effective import effective
 from gateway.config.leaf import (
     Address,
-    Count,
-    Duration,
+    Leaf,
     PostgresUrl,
-    Size,
     SqliteUrl,
     UpstreamUrl,
     duration_seconds,
@@ -664,9 +662,8 @@ def _ends(field: FieldInfo) -> Iterator[str]:
     # Where nothing is a value too, the bounds stand inside of the annotation.
     inner = [leaf for kind in get_args(field.annotation) for leaf in getattr(kind, "__metadata__", ())]
     for leaf in (*field.metadata, *inner):
-        if isinstance(leaf, Duration | Size | Count):
-            yield str(leaf.least)
-            yield str(leaf.most)
+        if isinstance(leaf, Leaf) and leaf.bounds is not None:
+            yield from map(str, leaf.bounds)
 
 
 def _of_caller(form: str, keys: Keys, value: str) -> str:

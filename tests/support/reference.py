@@ -17,7 +17,7 @@ from gateway.admin.access import READ, RELOAD
 from gateway.admin.actions import CHANGES, LOOKS, FindAsked
 from gateway.config import Config
 from gateway.config.effective import descriptions
-from gateway.config.leaf import Count, Duration, Flag, Leaf, Size
+from gateway.config.leaf import Leaf
 from gateway.core.lifecycle import ROWS, TABLE, Fence, Row
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import State
@@ -261,16 +261,11 @@ def _plain(kind: Any) -> str:
 
 
 def _leaf(leaf: Leaf) -> str:
-    match leaf:
-        case Duration(least, most):
-            return f"duration, {least} to {most}"
-        case Size(least, most):
-            return f"size, {least} to {most}"
-        case Count(least, most, may_be_auto):
-            return f"{least} to {most}" + (", or `auto`" if may_be_auto else "")
-        case Flag():
-            return "`true`, `false`"
-    return leaf.expected.removeprefix("a ").removeprefix("an ")
+    expected = leaf.expected.removeprefix("a ").removeprefix("an ")
+    if leaf.bounds is not None:
+        kind = "" if expected.startswith("whole number") else f"{expected.partition(' ')[0]}, "
+        return f"{kind}{leaf.bounds[0]} to {leaf.bounds[1]}" + (", or `auto`" if "auto" in expected else "")
+    return "`true`, `false`" if expected == "true or false" else expected
 
 
 def _default(field: FieldInfo) -> str:

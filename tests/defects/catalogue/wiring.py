@@ -91,7 +91,7 @@ always-forwarded: without the store every request goes on unprotected
 -route.store_unavailable == "forward"
 +True
 anybody-names-the-caller: the field that names the caller is believed from everywhere
-  config/scope.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[routes.scope.from-['10.0.0.0/8']]
+  config/route.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[routes.scope.from-['10.0.0.0/8']]
 -None if self.from_ == "any" else self.from_
 +None
 settle-shorter-than-the-wire: a time to settle is taken in which a request may still arrive

@@ -26,7 +26,8 @@ from gateway.protect.observing import Observing, Sighting
 from gateway.protect.reply import PROBLEM, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
-from gateway.upstream import BodyLost, Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
+from gateway.upstream import Lost, NotSent, StreamBody, UpstreamResponse, status_of
+from gateway.upstream.connection import UpstreamConnection
 
 _ALWAYS: Final = partial(bool, True)
 Result = UpstreamResponse | NotSent | Lost
@@ -192,7 +193,7 @@ def _failed(result: NotSent | Lost, shape: Shape) -> Reply:
 
 
 async def _switch(
-    client: ClientExchange, response: UpstreamResponse, upstream: Duplex, sighting: Sighting | None
+    client: ClientExchange, response: UpstreamResponse, upstream: UpstreamConnection, sighting: Sighting | None
 ) -> None:
     client.on_gone(None)
     if sighting is not None:
@@ -278,10 +279,10 @@ class ClientTunnel:
         self._connection.close()
 
 
-async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: Duplex) -> None:
+async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: UpstreamConnection) -> None:
     """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
     up = asyncio.ensure_future(_relay_up(client, upstream))
-    down = asyncio.ensure_future(_relay_down(client, upstream))
+    down = asyncio.ensure_future(_relay_down(client, response))
     # There is no reader any more. What the client sent before it left is still passed on.
     client.on_gone(down.cancel)
     is_whole = False
@@ -298,26 +299,26 @@ async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: Dupl
         else:
             client.abort()
             response.body.close()
-        upstream.close()
+        upstream.discard()
 
 
 class _BrokenOff(Exception):
     """One side is gone before its end."""
 
 
-async def _relay_up(client: ClientTunnel, upstream: Duplex) -> None:
+async def _relay_up(client: ClientTunnel, upstream: UpstreamConnection) -> None:
     while data := await client.read():
-        if not await upstream.write(data):
+        if not (upstream.write_body(data) and await upstream.wait_writable()):
             raise _BrokenOff
     if data is None:
         raise _BrokenOff
     upstream.write_eof()
 
 
-async def _relay_down(client: ClientTunnel, upstream: Duplex) -> None:
+async def _relay_down(client: ClientTunnel, response: UpstreamResponse) -> None:
     while True:
-        data = await upstream.read()
-        if isinstance(data, BodyLost):
+        data = await response.body.read()
+        if isinstance(data, Lost):
             raise _BrokenOff
         if not data:
             client.write_eof()

@@ -70,7 +70,7 @@ from gateway.protect.reply import (
 )
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.upstream import BodyLost, Framing, SentNothing, Unknown, UpstreamResponse, status_of
+from gateway.upstream import Framing, Lost, SentNothing, Unknown, UpstreamResponse, status_of
 
 # -- a record ----------------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class UpstreamStream:
             prefix, self._prefix = self._prefix, b""
             return prefix
         data = await self._response.body.read()
-        if isinstance(data, BodyLost):
+        if isinstance(data, Lost):
             raise BodyCut(data.detail)
         return data
 

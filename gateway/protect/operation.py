@@ -85,7 +85,7 @@ from gateway.protect.request import Request, request_info
 from gateway.protect.scheduling import Slices
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable
 from gateway.store.files import NO_PLACE, AttemptFiles
-from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
+from gateway.upstream import Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
 
@@ -529,7 +529,7 @@ class Operations:
                     if keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX:
                         return await asyncio.to_thread(answered, *whole, is_first=operation.is_first)
                     return answered(*whole, is_first=operation.is_first)
-                case BodyLost(reason, detail):
+                case Lost(reason, detail):
                     return unknown(request, record, reason, detail, seconds, head)
                 case TooLong(prefix):
                     pass

@@ -49,8 +49,7 @@ from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, c
 from gateway.observe.facts import TraceContext
 from gateway.protect.reply import Cut, Reply, RequestBody, RequestCut, refuse
 from gateway.protect.route import Route
-from gateway.upstream.connection import closed_after
-from gateway.upstream.result import FileBody
+from gateway.upstream.connection import FileBody, closed_after
 
 # -- its body ----------------------------------------------------------------------------------------------------------
 #

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
@@ -224,7 +224,7 @@ class ClientTunnel:
     """The client's end of a tunnel: its connection as two directions of bytes."""
 
     def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._reader = Payload(connection, _BUFFER_BYTES_MAX // 2, loop=asyncio.get_running_loop())
         self._is_broken = False
         connection.open_tunnel(self)
@@ -251,53 +251,36 @@ class ClientTunnel:
         data = await self._reader.readany()
         return None if self._is_broken and not data else data
 
-    async def write(self, data: bytes) -> bool:
-        """Send bytes, waiting while the client is slow. False when it is gone."""
-        try:
-            self._connection.write(data)
-            await self._connection.drain()
-        except ClientGone:
-            return False
-        return True
-
     def write_eof(self) -> None:
-        transport = self._connection.transport
+        transport = self.connection.transport
         if transport is None or transport.is_closing():
             return
         if transport.can_write_eof():
             transport.write_eof()
         else:
-            self._connection.close()
-
-    def on_gone(self, callback: Callable[[], object] | None) -> None:
-        self._connection.on_gone = callback
-
-    def abort(self) -> None:
-        self._connection.abort()
-
-    def close(self) -> None:
-        self._connection.close()
+            self.connection.close()
 
 
 async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: UpstreamConnection) -> None:
     """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
+    connection = client.connection
     up = asyncio.ensure_future(_relay_up(client, upstream))
     down = asyncio.ensure_future(_relay_down(client, response))
     # There is no reader any more. What the client sent before it left is still passed on.
-    client.on_gone(down.cancel)
+    connection.on_gone = down.cancel
     is_whole = False
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_EXCEPTION)
         is_whole = all(way.done() and (way.cancelled() or way.exception() is None) for way in (up, down))
     finally:
-        client.on_gone(None)
+        connection.on_gone = None
         up.cancel()
         down.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
         if is_whole:
-            client.close()
+            connection.close()
         else:
-            client.abort()
+            connection.abort()
             response.body.close()
         upstream.discard()
 
@@ -316,6 +299,7 @@ async def _relay_up(client: ClientTunnel, upstream: UpstreamConnection) -> None:
 
 
 async def _relay_down(client: ClientTunnel, response: UpstreamResponse) -> None:
+    """Raises `ClientGone`, too."""
     while True:
         data = await response.body.read()
         if isinstance(data, Lost):
@@ -323,5 +307,5 @@ async def _relay_down(client: ClientTunnel, response: UpstreamResponse) -> None:
         if not data:
             client.write_eof()
             return
-        if not await client.write(data):
-            raise _BrokenOff
+        client.connection.write(data)
+        await client.connection.drain()

@@ -195,7 +195,9 @@ class StatusResource:
             if refusal is not None:
                 return refusal
         head = request.head
-        found = await self._find_callers(request)
+        # Everybody that the caller may be. What has to be waited for is waited for at once.
+        callers = await asyncio.gather(*(self.callers.find_caller(spec, request) for spec in self._scopes))
+        found = dict(zip(self._scopes, callers, strict=True))
         if not any(isinstance(each, Caller) for each in found.values()):
             return _unidentified(found.values(), self.shape)
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
@@ -228,11 +230,6 @@ class StatusResource:
         if asked[2]:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
-
-    async def _find_callers(self, request: Request) -> Found:
-        """Everybody that the caller may be. What has to be waited for is waited for at once."""
-        found = await asyncio.gather(*(self.callers.find_caller(spec, request) for spec in self._scopes))
-        return dict(zip(self._scopes, found, strict=True))
 
     async def _find(self, operation_id: UUID) -> Snapshot:
         """The record, as the journals of this host make it where its outcome is not known to the store."""
@@ -356,23 +353,17 @@ class StatusResource:
         self, snapshot: Snapshot, route: Route, headers: Headers, until: Until
     ) -> tuple[Snapshot, int | None]:
         """The record after the wait that the caller prefers, and that preference if it was heeded."""
-        preferred = wait_preference(headers)
-        policy = route.in_flight
-        if not preferred or self._waiters[route.name] >= policy.max_waiters:
+        preferred, policy, record = wait_preference(headers), route.in_flight, snapshot.record
+        if not preferred or record is None or self._waiters[route.name] >= policy.max_waiters:
             return snapshot, None
+        operation_id = record.identity.operation_id
         seconds = min(preferred, policy.max_wait)
         self._waiters[route.name] += 1
         try:
-            latest = await self.waiting.wait(_id_of(snapshot), seconds, until)
+            latest = await self.waiting.wait(operation_id, seconds, until)
         finally:
             self._waiters[route.name] -= 1
-        return snapshot if latest is None else await self._latest(latest, _id_of(snapshot)), int(seconds)
-
-
-def _id_of(snapshot: Snapshot) -> UUID:
-    if snapshot.record is None:
-        raise ValueError("what does not exist has no id")
-    return snapshot.record.identity.operation_id
+        return snapshot if latest is None else await self._latest(latest, operation_id), int(seconds)
 
 
 def _opaque(snapshot: Snapshot) -> bytes:

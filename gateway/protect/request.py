@@ -74,16 +74,18 @@ _LEFT_BYTES_MAX: Final = 256 * 1024 * 1024
 Result = TypeVar("Result")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TakenBody:
-    """A whole body. `digest` is the SHA-256 of its bytes, if they were hashed while they came in. `cipher` is that of
-    an encrypted file."""
+    """A whole body; also the `RequestBody` of a request that is forwarded unprotected after all. `digest` is the
+    SHA-256 of its bytes, if they were hashed while they came in. `cipher` is that of an encrypted file."""
 
     content: bytes | BinaryIO = field(repr=False)
     length: int
     digest: bytes | None = None
     cipher: FileCipher | None = field(default=None, repr=False)
     is_closed: bool = field(default=False, init=False)
+    # A descriptor that is closed under a reading thread could give it another request's bytes.
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def outbound(self) -> bytes | FileBody:
         """The body as the upstream client takes it, valid until `close`. Raises ValueError after that."""
@@ -94,11 +96,12 @@ class TakenBody:
         return FileBody(self.content.fileno(), self.length, None if self.cipher is None else self.cipher.apply)
 
     def close(self) -> None:
-        """Release file and memory. Safe to repeat."""
-        if not isinstance(self.content, bytes):
-            self.content.close()
-        self.content = b""
-        self.is_closed = True
+        """Release file and memory, once no thread of `stream` reads it. Safe to repeat."""
+        with self._lock:
+            if not isinstance(self.content, bytes):
+                self.content.close()
+            self.content = b""
+            self.is_closed = True
 
     async def read(self, use: Callable[[Body], Result]) -> Result:
         """The result of `use` on the bytes. It does not block the event loop: a long body, or one in a file, is read in
@@ -122,6 +125,34 @@ class TakenBody:
                 mapped.close()
             raise
 
+    def whole(self) -> bytes | None:
+        """Its bytes, if they are in memory. Raises ValueError after `close`, as `stream` does."""
+        if self.is_closed:
+            raise ValueError("the body was closed")
+        return self.content if isinstance(self.content, bytes) else None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        if (whole := self.whole()) is not None:
+            yield whole
+            return
+        content = cast("BinaryIO", self.content)
+        content.seek(0)
+        offset = 0
+        while chunk := await _at_disk(self._read_chunk, content, offset):
+            offset += len(chunk)
+            yield chunk
+
+    def _read_chunk(self, content: BinaryIO, offset: int) -> bytes:
+        with self._lock:
+            if self.is_closed:
+                raise SpoolFailed("the body is no longer needed")
+            chunk = content.read(_READ_BYTES)
+        return chunk if self.cipher is None else self.cipher.apply(chunk, offset)
+
+    def crowd_out(self) -> bool:
+        """Never: the body is here."""
+        return False
+
 
 def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result], cipher: FileCipher | None) -> Result:
     with mapped:
@@ -130,53 +161,6 @@ def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result], cipher: Fil
         with memoryview(mapped) as view:
             content = cipher.apply(view, 0)
         return use(content)
-
-
-class WholeBody:
-    """A taken body as the `RequestBody` of a request that is forwarded unprotected after all."""
-
-    def __init__(self, taken: TakenBody) -> None:
-        self._taken = taken
-        # A descriptor that is closed under a reading thread could give it another request's bytes.
-        self._lock = threading.Lock()
-        self.length: int | None = taken.length
-
-    def whole(self) -> bytes | None:
-        """Its bytes, if they are in memory."""
-        if self._taken.is_closed:
-            raise ValueError("the body was closed")
-        content = self._taken.content
-        return content if isinstance(content, bytes) else None
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Its bytes."""
-        if self._taken.is_closed:
-            raise ValueError("the body was closed")
-        content = self._taken.content
-        if isinstance(content, bytes):
-            yield content
-            return
-        content.seek(0)
-        offset = 0
-        while chunk := await _at_disk(self._read, content, offset):
-            offset += len(chunk)
-            yield chunk
-
-    def _read(self, content: BinaryIO, offset: int) -> bytes:
-        with self._lock:
-            if self._taken.is_closed:
-                raise SpoolFailed("the body is no longer needed")
-            chunk, cipher = content.read(_READ_BYTES), self._taken.cipher
-        return chunk if cipher is None else cipher.apply(chunk, offset)
-
-    def crowd_out(self) -> bool:
-        """Never: the body is here."""
-        return False
-
-    def close(self) -> None:
-        """Close the file, once no thread reads it."""
-        with self._lock:
-            self._taken.close()
 
 
 class SpoolFailed(Exception):

@@ -18,7 +18,6 @@ from typing import Final, assert_never
 from uuid import UUID, uuid4
 
 from gateway.config.models import Cors
-from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.key import (
     IdentityUnavailable,
     ScopeMissing,
@@ -43,7 +42,6 @@ from gateway.protect.compose import (
     operation_url,
     refuse_by,
     replay_of,
-    resends_of,
     status_reply,
     status_retry_after_seconds,
 )
@@ -87,12 +85,12 @@ class _Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """Until nothing more happens by itself. `resends` as in `resends_of`."""
+    """Until nothing more happens by itself."""
 
-    resends: DeliveryPolicy | None
+    route: Route
 
     def __call__(self, snapshot: Snapshot) -> bool:
-        return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.resends)
+        return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.route)
 
 
 def is_below(path: bytes, target: bytes) -> bool:
@@ -280,7 +278,7 @@ class StatusResource:
     async def _result(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
         """What a repeat of the request would get that does not wait for another attempt."""
         preferred: int | None = None
-        is_decided = _Decided(resends_of(route))
+        is_decided = _Decided(route)
         if not is_decided(snapshot):
             snapshot, preferred = await self._wait(snapshot, route, headers, is_decided)
         if snapshot.record is None:

@@ -16,7 +16,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.identity.key import Key
-from gateway.core.message import Headers, IndexedHeaders, RequestHead, header_values
+from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.verdict import Claimable, Judgement, Refuse, Undelivered, Verdict, Wait
 from gateway.core.webhook import (
@@ -134,7 +134,8 @@ class Verifying:
             case VerifiedEvent(key=key):
                 return key
             case Challenge(text):
-                return _plain_text(text)
+                plain = ((b"Content-Type", b"text/plain; charset=utf-8"), (b"Cache-Control", b"no-store"))
+                return Reply(200, reason_phrase(200), plain, text.encode())
             case Unidentified(places, detail):
                 self._events.publish(WebhookRefused(route.name, "unidentified"))
                 if detail is None:
@@ -170,11 +171,6 @@ def _refused(reason: Fault, route: Route, inbox: Inbox) -> Reply:
     challenge = _BEARER if any(scheme.is_bearer for scheme in inbox.schemes) else _SIGNATURE
     authenticate = None if reason is Fault.UNSUPPORTED else challenge
     return refuse(verdict, shape=route.shape, authenticate=authenticate)
-
-
-def _plain_text(text: str) -> Reply:
-    headers: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"), (b"Cache-Control", b"no-store"))
-    return Reply(200, reason_phrase(200), headers, text.encode())
 
 
 def _address(request: Request, route: Route) -> str:

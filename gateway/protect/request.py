@@ -15,7 +15,6 @@ import errno
 import mmap
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, Final, TypeVar, cast
 from uuid import UUID
 
@@ -181,22 +181,16 @@ class Spool:
         """
         if body.length is not None and body.length > bytes_max:
             return None
-        async with closed_after(body.stream()) as chunks:
-            return await self._take(chunks, bytes_max, spool_over_bytes)
-
-    async def _take(self, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
         parts: list[bytes] = []
         length = 0
-        while length <= min(spool_over_bytes, bytes_max):
-            chunk = await anext(chunks, None)
-            if chunk is None:
-                break
-            parts.append(chunk)
-            length += len(chunk)
-        if length > bytes_max:
-            return None
-        if length > spool_over_bytes:
-            return await self._take_to_file(b"".join(parts), chunks, bytes_max)
+        async with closed_after(body.stream()) as chunks:
+            async for chunk in chunks:
+                parts.append(chunk)
+                length += len(chunk)
+                if length > bytes_max:
+                    return None
+                if length > spool_over_bytes:
+                    return await self._take_to_file(b"".join(parts), chunks, bytes_max)
         return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
 
     async def _take_to_file(self, prefix: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
@@ -259,7 +253,9 @@ class _GrowingFile:
         if self._file is None:
             # Unbuffered, so that closing it writes nothing, and cannot fail.
             self._file = _unnamed_file(self._directory)
-        _check_room(self._file.fileno())
+        disk = os.fstatvfs(self._file.fileno())
+        if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
+            raise OSError(errno.ENOSPC, "the rest of it is reserved for the journal and the store")
         self._hash.update(data)
         left = memoryview(data if self._cipher is None else self._cipher.apply(data, self._length))
         self._length += len(data)
@@ -268,15 +264,8 @@ class _GrowingFile:
         return self._file
 
 
-def _check_room(descriptor: int) -> None:
-    """Raises OSError if only the reserved part is left of the disk that this file is on."""
-    disk = os.fstatvfs(descriptor)
-    if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
-        raise OSError(errno.ENOSPC, "the rest of it is reserved for the journal and the store")
-
-
 def _unnamed_file(directory: Path) -> BinaryIO:
-    return cast("BinaryIO", tempfile.TemporaryFile(dir=directory, prefix="body-", buffering=0))
+    return cast("BinaryIO", TemporaryFile(dir=directory, prefix="body-", buffering=0))
 
 
 async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:

@@ -318,7 +318,7 @@ class Coordinator:
         try:
             # Among the protected ones, whose number is bounded: unprotected ones may hold connections for any time.
             result = await target.upstream.exchange(
-                fetched_request(request.head, request.hop, target.forwarding, wanted.target, target.key_headers),
+                fetched_request(request.head, request.hop, target.forwarding, wanted.target),
                 protected=True,
                 may_send=lambda: True,
                 response_timeout_seconds=max(left_seconds, _FETCH_SECONDS_MIN),

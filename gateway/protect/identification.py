@@ -430,7 +430,7 @@ def plan_of(route: Route) -> Plan:
         whole.append(partial(_content, route.repeats))
     if isinstance(recovery, Probe):
         whole.append(partial(_probe, recovery))
-    elif isinstance(recovery, Resend) and route.target.key_headers:
+    elif isinstance(recovery, Resend) and route.target.forwarding.key_headers:
         whole.append(_canonical_key)
     if route.keep.version is not None:
         whole.append(_version)

@@ -463,10 +463,8 @@ class Operations:
                 if route.inbox is not None:
                     head = await signed_again(route.inbox, head, request.taken, record.identity.operation_id)
                 replaced = () if route.accept is None else route.accept.headers
-            key, names = target.key, target.key_headers
-            head = protected_request(
-                head, request.hop, target.forwarding, record, key, names, request.canonical_key, replaced
-            )
+            policy, canonical_key = target.forwarding, request.canonical_key
+            head = protected_request(head, request.hop, policy, record, canonical_key, replaced)
             may_send = partial(self._may_send, operation)
             pauses_seconds = iter(_CONNECT_PAUSES_SECONDS)
             while True:

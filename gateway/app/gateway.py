@@ -337,7 +337,7 @@ class Gateway:
         return {
             "store_up": self.health.stores_up,
             "in_flight": dict.fromkeys(self.parts.by_name, 0) | self.coordinator.operations.by_route,
-            "oldest_in_flight_seconds": self.coordinator.oldest_in_flight_seconds,
+            "oldest_in_flight_seconds": self.coordinator.operations.oldest_seconds,
             "copy_lookups_total": {
                 ("cache", "hit"): stats.cache_hits,
                 ("fast", "hit"): stats.fast_hits,

@@ -31,7 +31,7 @@ from gateway.protect.forwarding import authorization_request, response_headers
 from gateway.protect.identification import Verification, Verified, Verifier
 from gateway.protect.reply import Reply, Source
 from gateway.protect.request import Request
-from gateway.upstream import BodyLost, Lost, NotSent, TooLong, Upstream, UpstreamResponse
+from gateway.upstream import Lost, NotSent, TooLong, Upstream, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
 
@@ -156,7 +156,7 @@ class ForwardAuth(Verifier):
         if not is_permission and not 300 <= head.status < 500:
             return f"it responded with {head.status}"
         body = await response.body.read_all(_PERMISSION_BYTES_MAX if is_permission else REFUSAL_BYTES_MAX)
-        if isinstance(body, BodyLost):
+        if isinstance(body, Lost):
             return f"its response broke off ({body.reason})"
         if is_permission:
             return self._permission(head)

@@ -42,7 +42,7 @@ from gateway.observe.facts import BreakerChanged, Events
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
 from gateway.protect.compose import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
-from gateway.protect.request import Request, TakenBody, WholeBody
+from gateway.protect.request import Request, TakenBody
 from gateway.protect.route import Route
 from gateway.store.base import Store, StoreError, end_tasks
 from gateway.upkeep.timer import repeat
@@ -451,7 +451,7 @@ def taking_turns(due: Iterable[Snapshot]) -> list[Record]:
 def _request_of(route: Route, record: Record, kept: KeptRequest) -> Request:
     """The kept request as one that came in. It is the one that was recorded, so it needs no identification."""
     taken = TakenBody(kept.body, len(kept.body))
-    request = Request(kept.head, WholeBody(taken), kept.hop)
+    request = Request(kept.head, taken, kept.hop)
     request.route, request.taken, request.identity = route, taken, record.identity
     request.fingerprints = () if record.fingerprint is None else (record.fingerprint,)
     request.probe, request.canonical_key = record.probe, kept.canonical_key

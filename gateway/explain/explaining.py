@@ -38,7 +38,7 @@ from gateway.core.verdict import Claimable, Doubt, Refuse, Verdict
 from gateway.explain.dry_run import Found, dry_run, from_text, hop_of
 from gateway.protect.accepting import refuse_too_long
 from gateway.protect.compose import reply_by_judgement
-from gateway.protect.inbox import repeated
+from gateway.protect.inbox import reply_to_repeat
 from gateway.protect.journaling import UNENDED, anticipated
 from gateway.protect.request import Request, scope_name
 from gateway.protect.route import Route
@@ -478,7 +478,7 @@ def _compared(keyed: Request, way: _Way, known: Known) -> _End | None:
     way.add("record", comparison, facts)
     unless = ""
     if keyed.route.inbox is not None:
-        reply = repeated(judgement, keyed, keyed.route.inbox).reply
+        reply = reply_to_repeat(judgement, keyed, keyed.route.inbox)
     elif isinstance(judgement, Claimable):
         return None
     else:

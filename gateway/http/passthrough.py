@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
@@ -26,7 +26,8 @@ from gateway.protect.observing import Observing, Sighting
 from gateway.protect.reply import PROBLEM, Reply, RequestBody, RequestCut, Shape, Trouble, refuse
 from gateway.protect.request import Request
 from gateway.protect.route import Route, Target
-from gateway.upstream import BodyLost, Duplex, Lost, NotSent, StreamBody, UpstreamResponse, status_of
+from gateway.upstream import Lost, NotSent, StreamBody, UpstreamResponse, status_of
+from gateway.upstream.connection import UpstreamConnection
 
 _ALWAYS: Final = partial(bool, True)
 Result = UpstreamResponse | NotSent | Lost
@@ -192,7 +193,7 @@ def _failed(result: NotSent | Lost, shape: Shape) -> Reply:
 
 
 async def _switch(
-    client: ClientExchange, response: UpstreamResponse, upstream: Duplex, sighting: Sighting | None
+    client: ClientExchange, response: UpstreamResponse, upstream: UpstreamConnection, sighting: Sighting | None
 ) -> None:
     client.on_gone(None)
     if sighting is not None:
@@ -223,7 +224,7 @@ class ClientTunnel:
     """The client's end of a tunnel: its connection as two directions of bytes."""
 
     def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._reader = Payload(connection, _BUFFER_BYTES_MAX // 2, loop=asyncio.get_running_loop())
         self._is_broken = False
         connection.open_tunnel(self)
@@ -250,77 +251,61 @@ class ClientTunnel:
         data = await self._reader.readany()
         return None if self._is_broken and not data else data
 
-    async def write(self, data: bytes) -> bool:
-        """Send bytes, waiting while the client is slow. False when it is gone."""
-        try:
-            self._connection.write(data)
-            await self._connection.drain()
-        except ClientGone:
-            return False
-        return True
-
     def write_eof(self) -> None:
-        transport = self._connection.transport
+        transport = self.connection.transport
         if transport is None or transport.is_closing():
             return
         if transport.can_write_eof():
             transport.write_eof()
         else:
-            self._connection.close()
-
-    def on_gone(self, callback: Callable[[], object] | None) -> None:
-        self._connection.on_gone = callback
-
-    def abort(self) -> None:
-        self._connection.abort()
-
-    def close(self) -> None:
-        self._connection.close()
+            self.connection.close()
 
 
-async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: Duplex) -> None:
+async def relay(client: ClientTunnel, response: UpstreamResponse, upstream: UpstreamConnection) -> None:
     """Relay until both directions have ended or one broke off, which ends the other. Closes both ends."""
+    connection = client.connection
     up = asyncio.ensure_future(_relay_up(client, upstream))
-    down = asyncio.ensure_future(_relay_down(client, upstream))
+    down = asyncio.ensure_future(_relay_down(client, response))
     # There is no reader any more. What the client sent before it left is still passed on.
-    client.on_gone(down.cancel)
+    connection.on_gone = down.cancel
     is_whole = False
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_EXCEPTION)
         is_whole = all(way.done() and (way.cancelled() or way.exception() is None) for way in (up, down))
     finally:
-        client.on_gone(None)
+        connection.on_gone = None
         up.cancel()
         down.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
         if is_whole:
-            client.close()
+            connection.close()
         else:
-            client.abort()
+            connection.abort()
             response.body.close()
-        upstream.close()
+        upstream.discard()
 
 
 class _BrokenOff(Exception):
     """One side is gone before its end."""
 
 
-async def _relay_up(client: ClientTunnel, upstream: Duplex) -> None:
+async def _relay_up(client: ClientTunnel, upstream: UpstreamConnection) -> None:
     while data := await client.read():
-        if not await upstream.write(data):
+        if not (upstream.write_body(data) and await upstream.wait_writable()):
             raise _BrokenOff
     if data is None:
         raise _BrokenOff
     upstream.write_eof()
 
 
-async def _relay_down(client: ClientTunnel, upstream: Duplex) -> None:
+async def _relay_down(client: ClientTunnel, response: UpstreamResponse) -> None:
+    """Raises `ClientGone`, too."""
     while True:
-        data = await upstream.read()
-        if isinstance(data, BodyLost):
+        data = await response.body.read()
+        if isinstance(data, Lost):
             raise _BrokenOff
         if not data:
             client.write_eof()
             return
-        if not await client.write(data):
-            raise _BrokenOff
+        client.connection.write(data)
+        await client.connection.drain()

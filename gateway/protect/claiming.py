@@ -215,11 +215,6 @@ class Claiming:
         self.lease_us = microseconds(self.lease_seconds)
         self.limits = Limits(asyncio.get_running_loop())
 
-    @property
-    def pursued(self) -> int:
-        """How many claims whose result was lost are still being pursued."""
-        return len(self.pursuits)
-
     async def claim(self, request: Request, info: RequestInfo) -> Admission:
         """Claim the operation of this request, or take it over. `info` is what operators see of the request.
 

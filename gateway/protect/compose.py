@@ -70,7 +70,7 @@ from gateway.protect.reply import (
 )
 from gateway.protect.request import Request
 from gateway.protect.route import Route
-from gateway.upstream import BodyLost, Framing, SentNothing, Unknown, UpstreamResponse, status_of
+from gateway.upstream import Framing, Lost, SentNothing, Unknown, UpstreamResponse, status_of
 
 # -- a record ----------------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class UpstreamStream:
             prefix, self._prefix = self._prefix, b""
             return prefix
         data = await self._response.body.read()
-        if isinstance(data, BodyLost):
+        if isinstance(data, Lost):
             raise BodyCut(data.detail)
         return data
 
@@ -550,14 +550,9 @@ _STALLED_SECONDS: Final = 300
 _SPREAD: Final = 0.2
 
 
-def resends_of(route: Route) -> DeliveryPolicy | None:
-    """By which policy kept requests in doubt are sent again; None where they are not."""
-    return route.accept.delivery if isinstance(route.recovery, Resend) and route.accept is not None else None
-
-
-def is_stalled(record: Record, resends: DeliveryPolicy | None) -> bool:
+def is_stalled(record: Record, route: Route) -> bool:
     """Whether somebody must decide. The operation may still be executed, or may have been."""
-    return record.state in _STALLED and _next_attempt_us(record, resends) is None
+    return record.state in _STALLED and _next_attempt_us(record, route) is None
 
 
 def operation_url(prefix: bytes, record: Record) -> bytes:
@@ -615,11 +610,11 @@ def status_retry_after_seconds(snapshot: Snapshot, route: Route) -> int | None:
     record = snapshot.record
     if record is None or record.state in DONE:
         return None
-    if is_stalled(record, resends_of(route)):
+    if is_stalled(record, route):
         seconds = float(_STALLED_SECONDS)
     else:
         # An attempt that runs is expected to run as long again; so is the wait for those before it in the lane.
-        next_us = _next_attempt_us(record, resends_of(route))
+        next_us = _next_attempt_us(record, route)
         waits_us = snapshot.now_us - record.claimed_us if next_us is None else next_us - snapshot.now_us
         seconds = min(max(waits_us / MICROSECONDS, 1.0), _RETRY_SECONDS_MAX)
     # Drawn from the record and the time: callers of one operation get different ones.
@@ -627,13 +622,16 @@ def status_retry_after_seconds(snapshot: Snapshot, route: Route) -> int | None:
     return max(1, round(seconds * (1 + _SPREAD * (2 * draw - 1))))
 
 
-def _next_attempt_us(record: Record, resends: DeliveryPolicy | None) -> int | None:
+def _next_attempt_us(record: Record, route: Route) -> int | None:
     """From when on the next attempt may start by itself; None where there is none, or others come first."""
     if record.delivery is None:
         return None
     if record.state is State.ACCEPTED:
         return None if record.delivery.is_behind else record.delivery.next_attempt_us
-    return resend_us(record, resends) if record.state is State.IN_DOUBT and resends is not None else None
+    # Where the route sends what is in doubt again.
+    if record.state is State.IN_DOUBT and isinstance(route.recovery, Resend) and route.accept is not None:
+        return resend_us(record, route.accept.delivery)
+    return None
 
 
 def _retry_after(snapshot: Snapshot, route: Route) -> Headers:
@@ -644,14 +642,13 @@ def _retry_after(snapshot: Snapshot, route: Route) -> Headers:
 def _document(record: Record, prefix: bytes, route: Route) -> bytes:
     delivery, state = record.delivery, record.state
     url = operation_url(prefix, record).decode()
-    resends = resends_of(route)
-    next_us = _next_attempt_us(record, resends)
+    next_us = _next_attempt_us(record, route)
     return orjson.dumps(
         {
             "id": str(record.identity.operation_id),
             "state": state.value,
             "done": state in DONE,
-            "stalled": is_stalled(record, resends),
+            "stalled": is_stalled(record, route),
             "accepted_at": _accepted_at(record),
             "attempts": record.attempts,
             "next_attempt_at": None if next_us is None else rfc3339(next_us),

@@ -48,7 +48,7 @@ from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
 from gateway.protect.regions import Region, Regions
 from gateway.protect.reply import Reply, Source, ToFetch, refuse
-from gateway.protect.request import Request, Untouched, WholeBody, scope_name
+from gateway.protect.request import Request, Untouched, scope_name
 from gateway.protect.route import AcceptPolicy, Route
 from gateway.store.base import Store
 from gateway.upstream import UpstreamResponse, status_of
@@ -121,10 +121,6 @@ class Coordinator:
     @property
     def waiters(self) -> int:
         return self.duplicates.waiters
-
-    @property
-    def oldest_in_flight_seconds(self) -> float:
-        return self.operations.oldest_seconds
 
     async def respond(self, request: Request, route: Route) -> Reply | Untouched:
         """The reply to a request that passed rule 2, or the request itself, to be forwarded unprotected.
@@ -322,7 +318,7 @@ class Coordinator:
         try:
             # Among the protected ones, whose number is bounded: unprotected ones may hold connections for any time.
             result = await target.upstream.exchange(
-                fetched_request(request.head, request.hop, target.forwarding, wanted.target, target.key_headers),
+                fetched_request(request.head, request.hop, target.forwarding, wanted.target),
                 protected=True,
                 may_send=lambda: True,
                 response_timeout_seconds=max(left_seconds, _FETCH_SECONDS_MIN),
@@ -393,7 +389,7 @@ class Coordinator:
         if may_forward and not admission.is_refused:
             if (reply := await self.duplicates.reply_from_journal(request)) is not None:
                 return reply
-            request.body = WholeBody(request.taken)
+            request.body = request.taken
             return Untouched(request, Verdict.UNPROTECTED)
         return request.refuse(Verdict.STORE_UNAVAILABLE)
 

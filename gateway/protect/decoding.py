@@ -56,34 +56,20 @@ def decode_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[b
     kept, unaccepted = _split_codings(headers, body, accept_encoding)
     if not unaccepted:
         return headers, body
-    decoded = body
-    try:
-        for coding in reversed(unaccepted):
-            decoded = _decoder(coding)(decoded)
-    except _Undecodable:
-        return headers, body
-    return _describe(headers, kept), decoded
-
-
-def decoded(headers: Headers, body: bytes) -> bytes | None:
-    """The body without its codings; None where one is unknown, or it is not complete. Takes time like the above."""
-    codings = [coding for coding in list_members(header_values(headers, b"content-encoding")) if coding != b"identity"]
-    if len(codings) > _CODINGS_MAX or (codings and header_values(headers, b"content-range")):
-        return None
-    try:
-        for coding in reversed(codings):
-            body = _decoder(coding)(body)
-    except _Undecodable:
-        return None
-    return body
+    decoded = _undone(unaccepted, body)
+    return (headers, body) if decoded is None else (_describe(headers, kept), decoded)
 
 
 def document_in(headers: Headers, body: bytes, *, takes_text: bool = False) -> Any:
-    """The JSON document in the body of a response; `MISSING` where it cannot be read. Takes time like the above.
+    """The JSON document in the body of a response; `MISSING` where it cannot be read: it has an unknown coding, or is
+    not complete. Takes time like the above.
 
     With `takes_text`, what is not JSON is one text.
     """
-    plain = decoded(headers, body)
+    codings = _codings(headers)
+    if len(codings) > _CODINGS_MAX or (codings and header_values(headers, b"content-range")):
+        return MISSING
+    plain = _undone(codings, body)
     document = MISSING if plain is None else parse_json(plain)
     return plain.decode("latin-1") if takes_text and plain is not None and document is MISSING else document
 
@@ -101,16 +87,23 @@ def is_unaccepted(headers: Headers, body: bytes, accept_encoding: Iterable[bytes
     return bool(header_values(headers, b"content-encoding")) and bool(_split_codings(headers, body, accept_encoding)[1])
 
 
+def _codings(headers: Headers) -> list[bytes]:
+    """In the order in which they were applied."""
+    return [coding for coding in list_members(header_values(headers, b"content-encoding")) if coding != b"identity"]
+
+
 def _split_codings(headers: Headers, body: bytes, accept_encoding: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """The codings that stay and those to be undone, each in the order in which they were applied."""
-    codings = [coding for coding in list_members(header_values(headers, b"content-encoding")) if coding != b"identity"]
+    codings = _codings(headers)
     if not codings or not body:
         return codings, []
     allowed = accepted_codings(accept_encoding)
     kept = len(codings)
     while not all(accepts(coding, allowed) for coding in codings[:kept]):
         kept -= 1
-    may_undo = len(codings) <= _CODINGS_MAX and _may_transform(headers) and (kept > 0 or _accepts_identity(allowed))
+    # No coding at all is acceptable unless it is refused by name or by `*` (RFC 9110 section 12.5.3).
+    is_identity_accepted = allowed is None or allowed.get(b"identity", allowed.get(b"*", True))
+    may_undo = len(codings) <= _CODINGS_MAX and _may_transform(headers) and (kept > 0 or is_identity_accepted)
     return (codings[:kept], codings[kept:]) if may_undo else (codings, [])
 
 
@@ -119,13 +112,6 @@ def _may_transform(headers: Headers) -> bool:
     if header_values(headers, b"content-range"):
         return False
     return b"no-transform" not in list_members(header_values(headers, b"cache-control"))
-
-
-def _accepts_identity(allowed: dict[bytes, bool] | None) -> bool:
-    """No coding at all is acceptable unless it is refused by name or by `*` (RFC 9110 section 12.5.3)."""
-    if allowed is None:
-        return True
-    return allowed.get(b"identity", allowed.get(b"*", True))
 
 
 def _describe(headers: Headers, codings: list[bytes]) -> Headers:
@@ -146,18 +132,16 @@ def _describe(headers: Headers, codings: list[bytes]) -> Headers:
     return tuple(described)
 
 
-def _decoder(coding: bytes) -> Callable[[bytes], bytes]:
-    match coding:
-        case b"gzip" | b"x-gzip":
-            return _gunzip
-        case b"deflate":
-            return _inflate
-        case b"br":
-            return _unbrotli
-        case b"zstd":
-            return _unzstd
-        case _:
-            raise _Undecodable
+def _undone(codings: list[bytes], body: bytes) -> bytes | None:
+    """The body without these codings; None where one is unknown, or the body is not whole in it or grows too long."""
+    try:
+        for coding in reversed(codings):
+            if (decode := _DECODERS.get(coding)) is None:
+                return None
+            body = decode(body)
+    except _Undecodable:
+        return None
+    return body
 
 
 def _gunzip(data: bytes) -> bytes:
@@ -235,3 +219,8 @@ def _unzstd(data: bytes) -> bytes:
     if not decompressor.eof:
         raise _Undecodable
     return b"".join(parts)
+
+
+_DECODERS: Final[dict[bytes, Callable[[bytes], bytes]]] = {
+    b"gzip": _gunzip, b"x-gzip": _gunzip, b"deflate": _inflate, b"br": _unbrotli, b"zstd": _unzstd,
+}  # fmt: skip

@@ -10,10 +10,9 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from gateway.core.message import header_values
@@ -70,13 +69,11 @@ def is_delivered(snapshot: Snapshot) -> bool:
     return record is None or record.delivery is None or record.state in (State.DEAD_LETTER, State.IN_DOUBT)
 
 
+@dataclass(slots=True)
 class _Reader:
-    __slots__ = ("latest", "task", "waiters")
-
-    def __init__(self, read: Callable[[_Reader], Coroutine[Any, Any, Snapshot]]) -> None:
-        self.latest: Snapshot | None = None
-        self.waiters = 0
-        self.task = asyncio.get_running_loop().create_task(read(self))
+    task: asyncio.Task[Snapshot] = field(init=False)
+    latest: Snapshot | None = None
+    waiters: int = 0
 
 
 class Waiting:
@@ -99,8 +96,8 @@ class Waiting:
         reader = self._readers.get(awaited)
         if reader is None or reader.task.done():
             # A reader that has ended, and whose waiters have yet to wake, may have read before this request came.
-            reader = _Reader(partial(self._read_until, operation_id, until))
-            self._readers[awaited] = reader
+            reader = self._readers[awaited] = _Reader()
+            reader.task = asyncio.get_running_loop().create_task(self._read_until(operation_id, until, reader))
         reader.waiters += 1
         try:
             await self._slices.until(reader.task, timeout_seconds)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from operator import itemgetter
-from typing import Final
+from typing import Final, Literal
 
 from gateway.config.models import Cors
 from gateway.core.identity.fingerprint import CONDITIONS, DEFINING
@@ -65,12 +64,7 @@ _DEFAULT_KEY_HEADER: Final = b"Idempotency-Key"
 _VIA: Final = (b"Via", b"1.1 idempotency-gateway")
 
 
-class UpstreamKey(StrEnum):
-    """What the upstream gets as the key."""
-
-    ORIGINAL = "original"
-    OPERATION_ID = "operation_id"
-    NONE = "none"
+UpstreamKey = Literal["original", "operation_id", "none"]
 
 
 @immutable
@@ -78,13 +72,17 @@ class ForwardingPolicy:
     """The forwarding settings of an upstream.
 
     `host` replaces the caller's `Host`; None preserves it. `authority` is the upstream URL's, for a request without a
-    `Host`. `heeds_async`: the gateway itself heeds `Prefer: respond-async`, and does not forward it.
+    `Host`. `heeds_async`: the gateway itself heeds `Prefer: respond-async`, and does not forward it. `key` is what the
+    upstream gets as the key. `key_headers` are the route's headers that carry the key and nothing else, in order; none
+    for a key that is composed or comes from the body, which stays where it is.
     """
 
     authority: bytes
     host: bytes | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     heeds_async: bool = False
+    key: UpstreamKey = "original"
+    key_headers: tuple[bytes, ...] = ()
 
 
 def unprotected_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, *, upgrades: bool) -> RequestHead:
@@ -101,27 +99,24 @@ def protected_request(
     hop: Hop,
     policy: ForwardingPolicy,
     record: Record,
-    key: UpstreamKey,
-    key_headers: tuple[bytes, ...],
     canonical_key: bytes | None = None,
     replaced: Headers = (),
 ) -> RequestHead:
     """The request as one attempt sends it under the claim that made `record`.
 
-    `key_headers` are the route's headers that carry the key and nothing else, in order; none for a key that is composed
-    or comes from the body, which stays where it is. `canonical_key` is the spelling in which the first of them carries
-    the original key, because an upstream that deduplicates must see one spelling. None sends what the caller sent.
-    `replaced` are sent in place of the caller's headers of these names.
+    `canonical_key` is the spelling in which the first of the policy's `key_headers` carries the original key, because
+    an upstream that deduplicates must see one spelling. None sends what the caller sent. `replaced` are sent in place
+    of the caller's headers of these names.
     """
     sent = _common(request.headers, hop, policy, is_protected=True)
     if replaced:
         sent = _replaced(sent, replaced)
-    operation = str(record.identity.operation_id).encode()
+    operation, key, key_headers = str(record.identity.operation_id).encode(), policy.key, policy.key_headers
     # What replaces the headers of the key; empty where they are removed.
-    if key is UpstreamKey.ORIGINAL:
+    if key == "original":
         value = canonical_key if key_headers else None
     else:
-        value = operation if key is UpstreamKey.OPERATION_ID else b""
+        value = operation if key == "operation_id" else b""
     if value is not None:
         own = [_FOLDED[name] for name in key_headers]
         sent = [header for header in sent if _FOLDED[header[0]] not in own]
@@ -168,15 +163,13 @@ def authorization_request(
     return RequestHead(b"GET", target, IndexedHeaders(sent))
 
 
-def fetched_request(
-    request: RequestHead, hop: Hop, policy: ForwardingPolicy, target: bytes, key_headers: Collection[bytes]
-) -> RequestHead:
+def fetched_request(request: RequestHead, hop: Hop, policy: ForwardingPolicy, target: bytes) -> RequestHead:
     """A GET of what an operation made, for the caller of a repeat: with all of its headers that are about itself.
 
     Those about the body, the key and its preferences were for another request. The caller knows no representation that
     conditions or ranges could refer to. A header that overrides method or target could execute something.
     """
-    keys = {_FOLDED[name] for name in key_headers}
+    keys = {_FOLDED[name] for name in policy.key_headers}
     sent = [
         header
         for header in _common(request.headers, hop, policy, is_protected=True)

@@ -49,7 +49,6 @@ from gateway.protect.request import (
     TakenBody,
     Untouched,
     UploadSlots,
-    WholeBody,
 )
 from gateway.protect.route import AcceptPolicy, Route
 
@@ -303,7 +302,7 @@ async def _key_in_body(self: Identifying, request: Request, route: Route) -> Fou
     """Rule 4 for a key that is in the body, or a part of it."""
     key = await request.taken.read(partial(route.key.find_key, request.head.headers.by_name))
     if key is None:
-        request.body = WholeBody(request.taken)
+        request.body = request.taken
         return _without_key(request, route)
     request.key = key
     return None
@@ -431,7 +430,7 @@ def plan_of(route: Route) -> Plan:
         whole.append(partial(_content, route.repeats))
     if isinstance(recovery, Probe):
         whole.append(partial(_probe, recovery))
-    elif isinstance(recovery, Resend) and route.target.key_headers:
+    elif isinstance(recovery, Resend) and route.target.forwarding.key_headers:
         whole.append(_canonical_key)
     if route.keep.version is not None:
         whole.append(_version)

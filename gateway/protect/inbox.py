@@ -16,8 +16,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.core.identity.key import Key
-from gateway.core.immutable import immutable
-from gateway.core.message import Headers, IndexedHeaders, RequestHead, header_values
+from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.verdict import Claimable, Judgement, Refuse, Undelivered, Verdict, Wait
 from gateway.core.webhook import (
@@ -135,7 +134,8 @@ class Verifying:
             case VerifiedEvent(key=key):
                 return key
             case Challenge(text):
-                return _plain_text(text)
+                plain = ((b"Content-Type", b"text/plain; charset=utf-8"), (b"Cache-Control", b"no-store"))
+                return Reply(200, reason_phrase(200), plain, text.encode())
             case Unidentified(places, detail):
                 self._events.publish(WebhookRefused(route.name, "unidentified"))
                 if detail is None:
@@ -171,11 +171,6 @@ def _refused(reason: Fault, route: Route, inbox: Inbox) -> Reply:
     challenge = _BEARER if any(scheme.is_bearer for scheme in inbox.schemes) else _SIGNATURE
     authenticate = None if reason is Fault.UNSUPPORTED else challenge
     return refuse(verdict, shape=route.shape, authenticate=authenticate)
-
-
-def _plain_text(text: str) -> Reply:
-    headers: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"), (b"Cache-Control", b"no-store"))
-    return Reply(200, reason_phrase(200), headers, text.encode())
 
 
 def _address(request: Request, route: Route) -> str:
@@ -234,42 +229,31 @@ class Receiving:
         judgement = request.judge(snapshot)
         if isinstance(judgement, Undelivered) and judgement.is_same:
             await self.accepting.requeue(snapshot, policy)
-        repeat = repeated(judgement, request, inbox)
-        if repeat.reply.verdict is not Verdict.IN_FLIGHT:
+        reply = reply_to_repeat(judgement, request, inbox)
+        if reply.verdict is not Verdict.IN_FLIGHT:
+            is_changed, differs = False, tuple[str, ...]()
+            if isinstance(judgement, Refuse) and judgement.verdict is Verdict.KEY_REUSED:
+                is_changed, differs = True, request.differences(judgement.record)
             operation_id = request.identity.operation_id
-            self.events.publish(WebhookRepeated(request.route.name, operation_id, repeat.is_changed, repeat.differs))
-        return repeat.reply
+            self.events.publish(WebhookRepeated(request.route.name, operation_id, is_changed, differs))
+        return reply
 
 
-@immutable
-class Repeat:
-    """The reply to a repeat of an event, and whether its content is another one, and in what."""
-
-    reply: Reply
-    is_changed: bool = False
-    differs: tuple[str, ...] = ()
-
-
-def repeated(judgement: Judgement, request: Request, inbox: Inbox) -> Repeat:
+def reply_to_repeat(judgement: Judgement, request: Request, inbox: Inbox) -> Reply:
     match judgement:
         case Claimable() | Wait():
             # Not an event of this inbox: an earlier configuration executed it, and its sender still waits.
-            return Repeat(
-                refuse(
-                    Verdict.IN_FLIGHT,
-                    shape=request.route.shape,
-                    status=503,
-                    operation_id=request.identity.operation_id,
-                    retry_after_seconds=_RETRY_AFTER_SECONDS,
-                )
+            return refuse(
+                Verdict.IN_FLIGHT,
+                shape=request.route.shape,
+                status=503,
+                operation_id=request.identity.operation_id,
+                retry_after_seconds=_RETRY_AFTER_SECONDS,
             )
-        case Refuse(Verdict.KEY_REUSED, record):
-            reply, differs = _acknowledged(inbox, Verdict.EVENT_DUPLICATE), request.differences(record)
-            if inbox.refuses_changed:
-                reply = mismatch(record, request, status=409)
-            return Repeat(reply, is_changed=True, differs=differs)
+        case Refuse(Verdict.KEY_REUSED, record) if inbox.refuses_changed:
+            return mismatch(record, request, status=409)
         case _:
-            return Repeat(_acknowledged(inbox, Verdict.EVENT_DUPLICATE))
+            return _acknowledged(inbox, Verdict.EVENT_DUPLICATE)
 
 
 def _acknowledged(inbox: Inbox, verdict: Verdict) -> Reply:

@@ -46,7 +46,7 @@ from gateway.protect.ambiguity import ambiguity
 from gateway.protect.decoding import read_document
 from gateway.protect.identification import Identifying
 from gateway.protect.reply import Reply, RequestBody, ResponseStream
-from gateway.protect.request import Request, TakenBody, Untouched, WholeBody
+from gateway.protect.request import Request, TakenBody, Untouched
 from gateway.protect.route import Route
 from gateway.store.base import StoreError
 from gateway.store.operations import ObservationStore
@@ -186,7 +186,7 @@ class Sighting:
         self.head: ResponseHead | None = None
         self.ended: Exchange | None = None
         self.found: asyncio.Task[Observation | None] | None = None
-        self.original = replace(request, body=WholeBody(TakenBody(b"", 0)))
+        self.original = replace(request, body=TakenBody(b"", 0))
         self._hold(request.head.headers)
 
     def copied(self, request: Request) -> Request:
@@ -482,7 +482,7 @@ class Observing:
         # Of one over the route's limit, the length is enough for rule 6.
         body = TakenBody(sighting.sent.content(), sighting.sent.length)
         try:
-            request = replace(original, body=WholeBody(body))
+            request = replace(original, body=body)
             found = await self.identifying.identify(request, route)
         except Exception:  # noqa: BLE001 - the others of its batch are stored all the same
             _LOG.exception("an observed request could not be identified")

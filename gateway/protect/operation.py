@@ -85,7 +85,7 @@ from gateway.protect.request import Request, request_info
 from gateway.protect.scheduling import Slices
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable
 from gateway.store.files import NO_PLACE, AttemptFiles
-from gateway.upstream import BodyLost, Lost, NotSent, SentNothing, TooLong, UpstreamResponse
+from gateway.upstream import Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
 
@@ -461,10 +461,8 @@ class Operations:
                 if route.inbox is not None:
                     head = await signed_again(route.inbox, head, request.taken, record.identity.operation_id)
                 replaced = () if route.accept is None else route.accept.headers
-            key, names = target.key, target.key_headers
-            head = protected_request(
-                head, request.hop, target.forwarding, record, key, names, request.canonical_key, replaced
-            )
+            policy, canonical_key = target.forwarding, request.canonical_key
+            head = protected_request(head, request.hop, policy, record, canonical_key, replaced)
             may_send = partial(self._may_send, operation)
             pauses_seconds = iter(_CONNECT_PAUSES_SECONDS)
             while True:
@@ -529,7 +527,7 @@ class Operations:
                     if keep.redaction is not None and len(body) > _REDACTED_BYTES_MAX:
                         return await asyncio.to_thread(answered, *whole, is_first=operation.is_first)
                     return answered(*whole, is_first=operation.is_first)
-                case BodyLost(reason, detail):
+                case Lost(reason, detail):
                     return unknown(request, record, reason, detail, seconds, head)
                 case TooLong(prefix):
                     pass

@@ -52,7 +52,7 @@ from gateway.protect.route import Route
 from gateway.protect.scheduling import Slices
 from gateway.store.base import Store, StoreError
 from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX
-from gateway.upstream import BodyLost, TooLong, UpstreamResponse
+from gateway.upstream import Lost, TooLong, UpstreamResponse
 
 _LOG = logging.getLogger("gateway")
 
@@ -241,7 +241,7 @@ class Prober:
             return str(result.reason)
         with result:
             body = await result.body.read_all(max(_BODY_BYTES_MIN, route.keep.body_bytes_max))
-        if isinstance(body, BodyLost):
+        if isinstance(body, Lost):
             return str(body.reason)
         return _Response(result.head, None if isinstance(body, TooLong) else body)
 

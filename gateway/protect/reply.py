@@ -48,8 +48,9 @@ class RequestCut(Exception):
 class RequestBody(Protocol):
     """The body of a request that is still on the wire."""
 
-    length: int | None
-    """Bytes announced by `Content-Length`; None when it comes in chunks; 0 when there is none."""
+    @property
+    def length(self) -> int | None:
+        """Bytes announced by `Content-Length`; None when it comes in chunks; 0 when there is none."""
 
     def whole(self) -> bytes | None:
         """All of its bytes, if they are here; then `stream` yields none. None consumes nothing."""
@@ -168,28 +169,13 @@ _DESCRIBED_BY: Final = (b"Link", b'<%b>; rel="describedby"' % DOCUMENTATION.enco
 _SHOULD_RETRY: Final = (b"x-should-retry", b"Stripe-Should-Retry")
 
 
-@immutable
-class Retry:
-    """What a repeat of the same request with the same key is good for. `after_seconds` None: for nothing.
+Retry = int | Literal["never", "open"]
+"""What a repeat of the same request with the same key is good for: after how many seconds it may help, that it never
+does, or that this is left to the client.
 
-    SDKs repeat every 408, 409, 429 and 5xx unless a header forbids it; others repeat them only if a header asks for it.
-    So headers say which it is, unless that is left to the client: `is_said` False.
-    """
-
-    after_seconds: int | None
-    is_said: bool = True
-
-    def headers(self, after_seconds: int | None = None) -> Headers:
-        """As headers of a response; `after_seconds` is what is known better."""
-        if self.after_seconds is None:
-            return tuple((name, b"false") for name in _SHOULD_RETRY) if self.is_said else ()
-        after = (b"Retry-After", b"%d" % (after_seconds or self.after_seconds))
-        return (after, *((name, b"true") for name in _SHOULD_RETRY)) if self.is_said else (after,)
-
-
-NEVER: Final = Retry(None)
-OPEN: Final = Retry(None, is_said=False)
-SOON: Final = Retry(1)
+SDKs repeat every 408, 409, 429 and 5xx unless a header forbids it; others repeat them only if a header asks for it. So
+headers say which it is, unless that is left open.
+"""
 
 
 class Trouble(StrEnum):
@@ -317,7 +303,6 @@ gateway-failed, before | 500 | 1 | api | = | outcome=retryable
 """
 
 _KINDS: Final = {"api": "api_error", "idempotency": "idempotency_error", "invalid": "invalid_request_error"}
-_RETRIES: Final = {"never": NEVER, "open": OPEN}
 
 
 def _rows() -> Iterator[tuple[str, Case]]:
@@ -332,7 +317,7 @@ def _rows() -> Iterator[tuple[str, Case]]:
             int(status),
             usual if title == "=" else title,
             " ".join(detail),
-            _RETRIES.get(retry) or Retry(int(retry)),
+            "never" if retry == "never" else "open" if retry == "open" else int(retry),
             _KINDS[kind],
             int(further["stripe"]) if "stripe" in further else None,
             further.get("code"),
@@ -377,6 +362,14 @@ ANSWERED: Final = frozenset((
 _PASSING: Final = RETRYABLE_4XX | frozenset(range(500, 600))
 
 
+def _retry_headers(retry: Retry, after_seconds: int | None = None) -> Headers:
+    """As headers of a response; `after_seconds` is what is known better."""
+    if isinstance(retry, int):
+        after = (b"Retry-After", b"%d" % (after_seconds or retry))
+        return (after, *((name, b"true") for name in _SHOULD_RETRY))
+    return tuple((name, b"false") for name in _SHOULD_RETRY) if retry == "never" else ()
+
+
 def advised(reply: Reply, recovery: Recovery) -> Reply:
     """A response of the service to a request that did not complete, with the advice that its verdict has.
 
@@ -386,11 +379,11 @@ def advised(reply: Reply, recovery: Recovery) -> Reply:
     if reply.verdict is Verdict.IN_DOUBT:
         retry = DOUBTS[type(recovery)].retry
     else:
-        retry = CASES[Verdict.RELEASED].retry if reply.status in _PASSING else NEVER
+        retry = CASES[Verdict.RELEASED].retry if reply.status in _PASSING else "never"
     said = {name.lower() for name, _ in reply.headers}
-    if retry == NEVER or not said.isdisjoint(name.lower() for name in _SHOULD_RETRY):
+    if retry == "never" or not said.isdisjoint(name.lower() for name in _SHOULD_RETRY):
         return reply
-    added = tuple(header for header in retry.headers() if header[0].lower() not in said)
+    added = tuple(header for header in _retry_headers(retry) if header[0].lower() not in said)
     return replace(reply, headers=(*reply.headers, *added))
 
 
@@ -423,6 +416,7 @@ def refuse(
     outcome that could not be recorded. `recovery` is what a repeat does about the doubt, None for nothing.
     `retry_after_seconds` counts only where a repeat may help.
     """
+    verdict = code if isinstance(code, Verdict) else None
     row = _case_of(code, status, recovery) if case is None else ROWS[f"{code}, {case}"]
     if status is None:
         status = row.status if authenticate is None else 401
@@ -434,18 +428,24 @@ def refuse(
     text = _detail(row, record, operation_id, resource, first_operation)
     if detail is not None:
         text = f"{detail} {text}".rstrip()
-    # The last one is for a gateway in front of this one.
-    headers = (*_COMMON, _DESCRIBED_BY, *row.retry.headers(retry_after_seconds), *headers, *_outcome_of(code, row))
+    # The last ones are for a gateway in front of this one.
+    outcome = (outcome_header(row.outcome),) if row.outcome else (OUTCOME_HEADERS[verdict],) if verdict else ()
+    headers = (*_COMMON, _DESCRIBED_BY, *_retry_headers(row.retry, retry_after_seconds), *headers, *outcome)
     if authenticate is not None:
         headers = (*headers, (b"WWW-Authenticate", authenticate))
     if location is not None:
         headers = (*headers, (b"Location", location))
     elif resource is not None and is_address(resource):
         headers = (*headers, (b"Location", resource.encode()))
-    verdict = code if isinstance(code, Verdict) else None
     if status == 204:
         return Reply(status, reason_phrase(status), headers, b"", verdict)
-    about = _members(operation_id, resource, differs, first_operation)
+    known = {
+        "operation_id": operation_id and str(operation_id),
+        "resource": resource,
+        "differs": list(differs),
+        "first_operation": first_operation and str(first_operation),
+    }
+    about = {name: value for name, value in known.items() if value}
     media_type, body = _body(code, row, shape, status, text, about)
     return Reply(
         status,
@@ -469,26 +469,8 @@ def _case_of(code: Verdict | Trouble, status: int | None, recovery: Recovery | N
     return case
 
 
-def _outcome_of(code: Verdict | Trouble, case: Case) -> Headers:
-    if case.outcome is not None:
-        return (outcome_header(case.outcome),)
-    return (OUTCOME_HEADERS[code],) if isinstance(code, Verdict) else ()
-
-
-def _members(
-    operation_id: UUID | None, resource: str | None, differs: Sequence[str], first_operation: UUID | None
-) -> dict[str, Any]:
-    known = {
-        "operation_id": operation_id and str(operation_id),
-        "resource": resource,
-        "differs": list(differs),
-        "first_operation": first_operation and str(first_operation),
-    }
-    return {name: value for name, value in known.items() if value}
-
-
 def _body(code: str, case: Case, shape: Shape, status: int, text: str, about: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    retryable = case.retry.after_seconds is not None
+    retryable = isinstance(case.retry, int)
     error = {"type": case.stripe_type, "code": case.stripe_code or code, "message": text}
     if shape.form == "stripe":
         return b"application/json", orjson.dumps({"error": {**error, "retryable": retryable, **about}})

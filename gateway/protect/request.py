@@ -15,7 +15,6 @@ import errno
 import mmap
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, Final, TypeVar, cast
 from uuid import UUID
 
@@ -49,8 +49,7 @@ from gateway.core.verdict import Claimable, Judgement, Match, Refuse, Verdict, c
 from gateway.observe.facts import TraceContext
 from gateway.protect.reply import Cut, Reply, RequestBody, RequestCut, refuse
 from gateway.protect.route import Route
-from gateway.upstream.connection import closed_after
-from gateway.upstream.result import FileBody
+from gateway.upstream.connection import FileBody, closed_after
 
 # -- its body ----------------------------------------------------------------------------------------------------------
 #
@@ -75,16 +74,18 @@ _LEFT_BYTES_MAX: Final = 256 * 1024 * 1024
 Result = TypeVar("Result")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TakenBody:
-    """A whole body. `digest` is the SHA-256 of its bytes, if they were hashed while they came in. `cipher` is that of
-    an encrypted file."""
+    """A whole body; also the `RequestBody` of a request that is forwarded unprotected after all. `digest` is the
+    SHA-256 of its bytes, if they were hashed while they came in. `cipher` is that of an encrypted file."""
 
     content: bytes | BinaryIO = field(repr=False)
     length: int
     digest: bytes | None = None
     cipher: FileCipher | None = field(default=None, repr=False)
     is_closed: bool = field(default=False, init=False)
+    # A descriptor that is closed under a reading thread could give it another request's bytes.
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def outbound(self) -> bytes | FileBody:
         """The body as the upstream client takes it, valid until `close`. Raises ValueError after that."""
@@ -95,11 +96,12 @@ class TakenBody:
         return FileBody(self.content.fileno(), self.length, None if self.cipher is None else self.cipher.apply)
 
     def close(self) -> None:
-        """Release file and memory. Safe to repeat."""
-        if not isinstance(self.content, bytes):
-            self.content.close()
-        self.content = b""
-        self.is_closed = True
+        """Release file and memory, once no thread of `stream` reads it. Safe to repeat."""
+        with self._lock:
+            if not isinstance(self.content, bytes):
+                self.content.close()
+            self.content = b""
+            self.is_closed = True
 
     async def read(self, use: Callable[[Body], Result]) -> Result:
         """The result of `use` on the bytes. It does not block the event loop: a long body, or one in a file, is read in
@@ -123,6 +125,34 @@ class TakenBody:
                 mapped.close()
             raise
 
+    def whole(self) -> bytes | None:
+        """Its bytes, if they are in memory. Raises ValueError after `close`, as `stream` does."""
+        if self.is_closed:
+            raise ValueError("the body was closed")
+        return self.content if isinstance(self.content, bytes) else None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        if (whole := self.whole()) is not None:
+            yield whole
+            return
+        content = cast("BinaryIO", self.content)
+        content.seek(0)
+        offset = 0
+        while chunk := await _at_disk(self._read_chunk, content, offset):
+            offset += len(chunk)
+            yield chunk
+
+    def _read_chunk(self, content: BinaryIO, offset: int) -> bytes:
+        with self._lock:
+            if self.is_closed:
+                raise SpoolFailed("the body is no longer needed")
+            chunk = content.read(_READ_BYTES)
+        return chunk if self.cipher is None else self.cipher.apply(chunk, offset)
+
+    def crowd_out(self) -> bool:
+        """Never: the body is here."""
+        return False
+
 
 def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result], cipher: FileCipher | None) -> Result:
     with mapped:
@@ -131,53 +161,6 @@ def _use_and_close(mapped: mmap.mmap, use: Callable[[Body], Result], cipher: Fil
         with memoryview(mapped) as view:
             content = cipher.apply(view, 0)
         return use(content)
-
-
-class WholeBody:
-    """A taken body as the `RequestBody` of a request that is forwarded unprotected after all."""
-
-    def __init__(self, taken: TakenBody) -> None:
-        self._taken = taken
-        # A descriptor that is closed under a reading thread could give it another request's bytes.
-        self._lock = threading.Lock()
-        self.length: int | None = taken.length
-
-    def whole(self) -> bytes | None:
-        """Its bytes, if they are in memory."""
-        if self._taken.is_closed:
-            raise ValueError("the body was closed")
-        content = self._taken.content
-        return content if isinstance(content, bytes) else None
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Its bytes."""
-        if self._taken.is_closed:
-            raise ValueError("the body was closed")
-        content = self._taken.content
-        if isinstance(content, bytes):
-            yield content
-            return
-        content.seek(0)
-        offset = 0
-        while chunk := await _at_disk(self._read, content, offset):
-            offset += len(chunk)
-            yield chunk
-
-    def _read(self, content: BinaryIO, offset: int) -> bytes:
-        with self._lock:
-            if self._taken.is_closed:
-                raise SpoolFailed("the body is no longer needed")
-            chunk, cipher = content.read(_READ_BYTES), self._taken.cipher
-        return chunk if cipher is None else cipher.apply(chunk, offset)
-
-    def crowd_out(self) -> bool:
-        """Never: the body is here."""
-        return False
-
-    def close(self) -> None:
-        """Close the file, once no thread reads it."""
-        with self._lock:
-            self._taken.close()
 
 
 class SpoolFailed(Exception):
@@ -198,22 +181,16 @@ class Spool:
         """
         if body.length is not None and body.length > bytes_max:
             return None
-        async with closed_after(body.stream()) as chunks:
-            return await self._take(chunks, bytes_max, spool_over_bytes)
-
-    async def _take(self, chunks: AsyncIterator[bytes], bytes_max: int, spool_over_bytes: int) -> TakenBody | None:
         parts: list[bytes] = []
         length = 0
-        while length <= min(spool_over_bytes, bytes_max):
-            chunk = await anext(chunks, None)
-            if chunk is None:
-                break
-            parts.append(chunk)
-            length += len(chunk)
-        if length > bytes_max:
-            return None
-        if length > spool_over_bytes:
-            return await self._take_to_file(b"".join(parts), chunks, bytes_max)
+        async with closed_after(body.stream()) as chunks:
+            async for chunk in chunks:
+                parts.append(chunk)
+                length += len(chunk)
+                if length > bytes_max:
+                    return None
+                if length > spool_over_bytes:
+                    return await self._take_to_file(b"".join(parts), chunks, bytes_max)
         return TakenBody(parts[0] if len(parts) == 1 else b"".join(parts), length)
 
     async def _take_to_file(self, prefix: bytes, chunks: AsyncIterator[bytes], bytes_max: int) -> TakenBody | None:
@@ -276,7 +253,9 @@ class _GrowingFile:
         if self._file is None:
             # Unbuffered, so that closing it writes nothing, and cannot fail.
             self._file = _unnamed_file(self._directory)
-        _check_room(self._file.fileno())
+        disk = os.fstatvfs(self._file.fileno())
+        if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
+            raise OSError(errno.ENOSPC, "the rest of it is reserved for the journal and the store")
         self._hash.update(data)
         left = memoryview(data if self._cipher is None else self._cipher.apply(data, self._length))
         self._length += len(data)
@@ -285,15 +264,8 @@ class _GrowingFile:
         return self._file
 
 
-def _check_room(descriptor: int) -> None:
-    """Raises OSError if only the reserved part is left of the disk that this file is on."""
-    disk = os.fstatvfs(descriptor)
-    if disk.f_bavail < min(disk.f_blocks // _LEFT_SHARE, _LEFT_BYTES_MAX // disk.f_frsize):
-        raise OSError(errno.ENOSPC, "the rest of it is reserved for the journal and the store")
-
-
 def _unnamed_file(directory: Path) -> BinaryIO:
-    return cast("BinaryIO", tempfile.TemporaryFile(dir=directory, prefix="body-", buffering=0))
+    return cast("BinaryIO", TemporaryFile(dir=directory, prefix="body-", buffering=0))
 
 
 async def _at_disk(work: Callable[..., Result], *arguments: object) -> Result:

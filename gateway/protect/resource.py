@@ -18,7 +18,6 @@ from typing import Final, assert_never
 from uuid import UUID, uuid4
 
 from gateway.config.models import Cors
-from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.key import (
     IdentityUnavailable,
     ScopeMissing,
@@ -43,7 +42,6 @@ from gateway.protect.compose import (
     operation_url,
     refuse_by,
     replay_of,
-    resends_of,
     status_reply,
     status_retry_after_seconds,
 )
@@ -87,12 +85,12 @@ class _Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """Until nothing more happens by itself. `resends` as in `resends_of`."""
+    """Until nothing more happens by itself."""
 
-    resends: DeliveryPolicy | None
+    route: Route
 
     def __call__(self, snapshot: Snapshot) -> bool:
-        return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.resends)
+        return snapshot.record is None or snapshot.state in DONE or is_stalled(snapshot.record, self.route)
 
 
 def is_below(path: bytes, target: bytes) -> bool:
@@ -195,7 +193,9 @@ class StatusResource:
             if refusal is not None:
                 return refusal
         head = request.head
-        found = await self._find_callers(request)
+        # Everybody that the caller may be. What has to be waited for is waited for at once.
+        callers = await asyncio.gather(*(self.callers.find_caller(spec, request) for spec in self._scopes))
+        found = dict(zip(self._scopes, callers, strict=True))
         if not any(isinstance(each, Caller) for each in found.values()):
             return _unidentified(found.values(), self.shape)
         asked = _REST.fullmatch(normalise_path(head.target).lower(), len(self._path))
@@ -228,11 +228,6 @@ class StatusResource:
         if asked[2]:
             return await self._result(snapshot, route, head.headers)
         return await self._status(snapshot, route, head.headers)
-
-    async def _find_callers(self, request: Request) -> Found:
-        """Everybody that the caller may be. What has to be waited for is waited for at once."""
-        found = await asyncio.gather(*(self.callers.find_caller(spec, request) for spec in self._scopes))
-        return dict(zip(self._scopes, found, strict=True))
 
     async def _find(self, operation_id: UUID) -> Snapshot:
         """The record, as the journals of this host make it where its outcome is not known to the store."""
@@ -283,7 +278,7 @@ class StatusResource:
     async def _result(self, snapshot: Snapshot, route: Route, headers: Headers) -> Reply:
         """What a repeat of the request would get that does not wait for another attempt."""
         preferred: int | None = None
-        is_decided = _Decided(resends_of(route))
+        is_decided = _Decided(route)
         if not is_decided(snapshot):
             snapshot, preferred = await self._wait(snapshot, route, headers, is_decided)
         if snapshot.record is None:
@@ -356,23 +351,17 @@ class StatusResource:
         self, snapshot: Snapshot, route: Route, headers: Headers, until: Until
     ) -> tuple[Snapshot, int | None]:
         """The record after the wait that the caller prefers, and that preference if it was heeded."""
-        preferred = wait_preference(headers)
-        policy = route.in_flight
-        if not preferred or self._waiters[route.name] >= policy.max_waiters:
+        preferred, policy, record = wait_preference(headers), route.in_flight, snapshot.record
+        if not preferred or record is None or self._waiters[route.name] >= policy.max_waiters:
             return snapshot, None
+        operation_id = record.identity.operation_id
         seconds = min(preferred, policy.max_wait)
         self._waiters[route.name] += 1
         try:
-            latest = await self.waiting.wait(_id_of(snapshot), seconds, until)
+            latest = await self.waiting.wait(operation_id, seconds, until)
         finally:
             self._waiters[route.name] -= 1
-        return snapshot if latest is None else await self._latest(latest, _id_of(snapshot)), int(seconds)
-
-
-def _id_of(snapshot: Snapshot) -> UUID:
-    if snapshot.record is None:
-        raise ValueError("what does not exist has no id")
-    return snapshot.record.identity.operation_id
+        return snapshot if latest is None else await self._latest(latest, operation_id), int(seconds)
 
 
 def _opaque(snapshot: Snapshot) -> bytes:

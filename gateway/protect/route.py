@@ -34,15 +34,10 @@ ClientFor = Callable[[UpstreamConfig], Upstream]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go and how: the client of one upstream, and its forwarding settings.
-
-    `key_headers`: as in `forwarding.Execution`.
-    """
+    """Where requests go and how: the client of one upstream, and its forwarding settings."""
 
     upstream: Upstream
     forwarding: ForwardingPolicy
-    key: UpstreamKey
-    key_headers: tuple[bytes, ...]
     answer_within_seconds: float
 
 
@@ -224,14 +219,14 @@ def target_of(config: Config, upstream: UpstreamConfig, client: Upstream, route:
             host=upstream.own_host,
             trusted_proxies=config.trusted_proxies,
             heeds_async=route is not None and route.is_accepting,
+            key=_upstream_key(config, upstream, route),
+            key_headers=tuple(name.encode() for name in names),
         ),
-        key=UpstreamKey(_upstream_key(config, upstream, route)),
-        key_headers=tuple(name.encode() for name in names),
         answer_within_seconds=upstream.answer_within,
     )
 
 
-def _upstream_key(config: Config, upstream: UpstreamConfig, route: RouteConfig | None) -> str:
+def _upstream_key(config: Config, upstream: UpstreamConfig, route: RouteConfig | None) -> UpstreamKey:
     """Which key the upstream gets: where it deduplicates and nothing else is configured, the operation id."""
     if route is not None and route.recovery == "resend":
         written = route.upstream.model_fields_set | config.upstream.model_fields_set

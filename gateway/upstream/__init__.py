@@ -1,15 +1,14 @@
 """The upstream client: sends a request once, and returns what is known of it.
 
 `client` is the interface, chooses a connection and writes the head; `connect` opens one, and loads certificates for the
-edge, too; `connection` is one and reads responses; `result` has the result types.
+edge, too; `connection` is one, reads responses, and has the types of what is known of an exchange.
 
 Entered by client.Upstream.exchange. Imports core.
 """
 
-from gateway.upstream.client import Duplex, Upstream, UpstreamResponse, UpstreamStats
+from gateway.upstream.client import Upstream, UpstreamResponse, UpstreamStats
 from gateway.upstream.connect import UpstreamSettings, keep_alive, tls_context
-from gateway.upstream.result import (
-    BodyLost,
+from gateway.upstream.connection import (
     FileBody,
     Framing,
     Lost,
@@ -23,8 +22,6 @@ from gateway.upstream.result import (
 )
 
 __all__ = [
-    "BodyLost",
-    "Duplex",
     "FileBody",
     "Framing",
     "Lost",

@@ -19,8 +19,20 @@ from typing import Final, Self
 
 from gateway.core.message import HOP_BY_HOP, Headers, NameTable, RequestHead, ResponseHead, asks_upgrade
 from gateway.upstream.connect import Names, UpstreamSettings, open_connection
-from gateway.upstream.connection import NEVER, FileReader, ResponseReceiver, Sweep, UpstreamConnection
-from gateway.upstream.result import BodyLost, FileBody, Framing, Lost, NotSent, OutboundBody, SentNothing, Unknown
+from gateway.upstream.connection import (
+    NEVER,
+    FileBody,
+    FileReader,
+    Framing,
+    Lost,
+    NotSent,
+    OutboundBody,
+    ResponseReceiver,
+    SentNothing,
+    Sweep,
+    Unknown,
+    UpstreamConnection,
+)
 
 # -- the pool ----------------------------------------------------------------------------------------------------------
 #
@@ -444,50 +456,25 @@ _UNREACHED: Final = frozenset(
 )
 
 
-class Duplex:
-    """The connection after a 101: bytes both ways. The caller must close it."""
-
-    __slots__ = ("_connection", "_receiver")
-
-    def __init__(self, connection: UpstreamConnection, receiver: ResponseReceiver) -> None:
-        self._connection = connection
-        self._receiver = receiver
-
-    async def read(self) -> bytes | BodyLost:
-        """`b""` once the upstream ended its direction."""
-        return await self._receiver.read()
-
-    async def write(self, data: bytes) -> bool:
-        """Send bytes; waits while the upstream is slow. False when the connection is gone."""
-        return self._connection.write_body(data) and await self._connection.wait_writable()
-
-    def write_eof(self) -> None:
-        """Announce that nothing more will be written; no effect over TLS."""
-        self._connection.write_eof()
-
-    def close(self) -> None:
-        """End both directions; what was written is still sent. May be called repeatedly."""
-        self._connection.discard()
-
-
 @dataclass(slots=True)
 class UpstreamResponse:
     """The upstream's head has arrived, its body may still be arriving.
 
     Read `body` to its end or `close` it, else the connection is never free again; as a context manager it closes
-    itself. `length` is the body's, if the framing defines it.
+    itself. `length` is the body's, if the framing defines it. After a 101 the body is what the upstream sends from then
+    on, and `upgraded` takes what is sent to it.
     """
 
     head: ResponseHead
     framing: Framing
     length: int | None
     body: ResponseReceiver
-    upgraded: Duplex | None
+    upgraded: UpstreamConnection | None
 
     def close(self) -> None:
         """Drop what was not read: aborts the connection unless the body is complete."""
         if self.upgraded is not None:
-            self.upgraded.close()
+            self.upgraded.discard()
         self.body.close()
 
     def __enter__(self) -> Self:
@@ -589,7 +576,7 @@ class Upstream:
             stats.lost += 1
             return result
         stats.answered += 1
-        upgraded = Duplex(connection, receiver) if receiver.framing is Framing.UPGRADE else None
+        upgraded = connection if receiver.framing is Framing.UPGRADE else None
         return UpstreamResponse(result, receiver.framing, receiver.length, receiver, upgraded)
 
     async def _acquire(self, body: OutboundBody, *, protected: bool) -> UpstreamConnection | NotSent:

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.result import NotSent, SentNothing, Unknown
+from gateway.upstream.connection import NotSent, SentNothing, Unknown, UpstreamConnection
 
 if TYPE_CHECKING:
     from gateway.upstream.client import UpstreamPool

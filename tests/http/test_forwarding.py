@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_network
 from uuid import UUID
 
@@ -53,13 +54,14 @@ def unprotected(
 
 def protected(
     *fields: tuple[bytes, bytes],
-    key: UpstreamKey = UpstreamKey.ORIGINAL,
+    key: UpstreamKey = "original",
     key_headers: tuple[bytes, ...] = (b"Idempotency-Key",),
     replaced: Headers = (),
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
     request = RequestHead(b"POST", b"/", IndexedHeaders((HOST, *fields)))
-    sent = protected_request(request, CLIENT, POLICY, CLAIMED, key, key_headers, replaced=replaced).headers
+    policy = replace(POLICY, key=key, key_headers=key_headers)
+    sent = protected_request(request, CLIENT, policy, CLAIMED, replaced=replaced).headers
     assert sent[0] == HOST
     assert sent[-3:] == ADDED
     assert [field for field in sent if field in said_of_hop()] == list(said_of_hop())
@@ -165,16 +167,16 @@ def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
 @pytest.mark.parametrize(
     ("key", "key_headers", "sent"),
     [
-        (UpstreamKey.ORIGINAL, (b"Idempotency-Key",), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"))),
-        (UpstreamKey.OPERATION_ID, (b"Idempotency-Key",), ((b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
-        (UpstreamKey.OPERATION_ID, (b"Other-Key", b"Idempotency-Key"), ((b"Other-Key", OPERATION),)),
+        ("original", (b"Idempotency-Key",), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"))),
+        ("operation_id", (b"Idempotency-Key",), ((b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
+        ("operation_id", (b"Other-Key", b"Idempotency-Key"), ((b"Other-Key", OPERATION),)),
         (
-            UpstreamKey.OPERATION_ID,
+            "operation_id",
             (),
             ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION)),
         ),
-        (UpstreamKey.NONE, (b"Idempotency-Key",), ((b"Other-Key", b"o"),)),
-        (UpstreamKey.NONE, (b"Other-Key", b"Idempotency_Key"), ()),
+        ("none", (b"Idempotency-Key",), ((b"Other-Key", b"o"),)),
+        ("none", (b"Other-Key", b"Idempotency_Key"), ()),
     ],
     ids=["original", "operation-id", "operation-id-first-name", "operation-id-composed", "none", "none-folded"],
 )
@@ -245,6 +247,6 @@ def test_a_fetch_is_only_a_fetch() -> None:
         b"x-http-method X-Method-Override X-Original-URL X-Rewrite-Url Connection TE Upgrade X-Envoy-Retry-On"
     ).split()
     head = RequestHead(b"POST", b"/charges", IndexedHeaders((HOST, *own, *[(name, b"1") for name in others])))
-    fetch = fetched_request(head, CLIENT, POLICY, b"/charges/1", (b"X-Key",))
+    fetch = fetched_request(head, CLIENT, replace(POLICY, key_headers=(b"X-Key",)), b"/charges/1")
     assert (fetch.method, fetch.target) == (b"GET", b"/charges/1")
     assert fetch.headers == (HOST, *own, *said_of_hop())

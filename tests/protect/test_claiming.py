@@ -85,7 +85,7 @@ async def test_a_lost_answer_is_asked_for_again(losses: list[Fault]) -> None:
     it.store.on("claim", *losses)
     record = granted(await it.claim())
     assert (record.attempts, record.token) == (1, 1)
-    assert it.claiming.pursued == 0
+    assert len(it.claiming.pursuits) == 0
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
@@ -100,7 +100,7 @@ async def test_a_claim_given_up_is_ended(fault: Fault, ending: Fault | None, is_
     it = await bench()
     it.store.break_("claim", fault=fault)
     assert not given_up(await it.claim(is_executed_anyway=is_executed_anyway)).is_definite
-    assert it.claiming.pursued == 1
+    assert len(it.claiming.pursuits) == 1
     it.store.mend()
     if ending is not None:
         it.store.on("abandon" if is_executed_anyway else "release", ending, ending)
@@ -211,7 +211,7 @@ async def test_a_repeat_that_comes_back_lapsed(is_disproved: bool) -> None:
     gate.opened.set()
     answer = await asking
     if is_disproved:
-        assert (granted(answer).token, granted(answer).attempts, it.claiming.pursued) == (2, 2, 0)
+        assert (granted(answer).token, granted(answer).attempts, len(it.claiming.pursuits)) == (2, 2, 0)
     else:
         assert given_up(answer).is_refused
         assert await ended(it) is State.RELEASED
@@ -259,7 +259,7 @@ async def test_close_gives_pursuits_up() -> None:
     it = await bench()
     it.store.break_("claim", fault=lost())
     await it.claim()
-    assert (await it.claiming.close(), it.claiming.pursued) == (1, 0)
+    assert (await it.claiming.close(), len(it.claiming.pursuits)) == (1, 0)
     it.memory.clock.advance(LEASE_SECONDS)
     assert it.state() is State.IN_DOUBT
 

@@ -473,7 +473,7 @@ async def test_without_a_store(tmp_path: Path) -> None:
         answer.request.body.close()
         for body in (BODY, Pieces(BODY)):
             assert heard(await office.reply("k2", body)) == (503, Verdict.OVERLOADED)
-        assert office.claiming.pursued == 1
+        assert len(office.claiming.pursuits) == 1
         office.store.mend()
         await office.claiming.wait_pursuits_ended()
         assert office.state is State.IN_DOUBT

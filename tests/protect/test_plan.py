@@ -26,7 +26,7 @@ from gateway.protect.identification import (
 )
 from gateway.protect.inbox import Verifying
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request, Spool, TakenBody, UploadSlots, WholeBody
+from gateway.protect.request import Request, Spool, TakenBody, UploadSlots
 from gateway.protect.route import Route, route_of
 from tests.config.support import read, written
 
@@ -62,7 +62,7 @@ def told(of: Route, head: RequestHead, body: bytes, plan: Plan | None = None) ->
     if plan is not None:
         identifying.plans[of] = plan
     taken = TakenBody(body, len(body))
-    request = Request(head, WholeBody(taken), hop_from("127.0.0.1", is_secure=False))
+    request = Request(head, taken, hop_from("127.0.0.1", is_secure=False))
     found = asyncio.run(identifying.identify(request, of))
     if isinstance(found, Reply):
         return found

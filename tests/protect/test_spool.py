@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from gateway.protect.request import Spool, SpoolFailed, TakenBody, WholeBody
+from gateway.protect.request import Spool, SpoolFailed, TakenBody
 from gateway.upstream import FileBody
 from gateway.upstream.connection import FileReader
 from tests.support.coordination import Pieces
@@ -86,7 +86,7 @@ async def take(spool: Spool, body: Body, bytes_max: int = BYTES_MAX) -> TakenBod
 
 
 async def read(taken: TakenBody) -> bytes:
-    return b"".join([chunk async for chunk in WholeBody(taken).stream()])
+    return b"".join([chunk async for chunk in taken.stream()])
 
 
 def pieces(length: int, size: int = 10_000) -> list[bytes]:
@@ -241,7 +241,7 @@ async def test_a_file_is_not_closed_under_a_read(tmp_path: Path) -> None:
     """What its descriptor stands for next may be the body of another caller."""
     (tmp_path / "body").write_bytes(b"its bytes")
     file = SlowFile(tmp_path / "body")
-    body = WholeBody(TakenBody(cast(BinaryIO, file), 9))
+    body = TakenBody(cast(BinaryIO, file), 9)
     stream = body.stream()
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.to_thread(file.is_read.wait)

@@ -350,7 +350,7 @@ class GatewayLife:
         found = {
             "runs": self.coordinator.in_flight,
             "waiters": self.coordinator.waiters,
-            "pursuits": self._parts.claiming.pursued,
+            "pursuits": len(self._parts.claiming.pursuits),
             "leases": len(self._parts.leases.held),
             "forwards": 0 if self._parts.regions is None else self._parts.regions.in_progress,
         }

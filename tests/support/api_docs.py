@@ -67,7 +67,7 @@ def _cases(code: Verdict | Trouble) -> tuple[Case, ...]:
 
 
 def _is_retryable(case: Case) -> bool:
-    return case.retry.after_seconds is not None
+    return isinstance(case.retry, int)
 
 
 def _page(code: Verdict | Trouble) -> str:

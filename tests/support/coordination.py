@@ -392,4 +392,4 @@ async def coordination(
         await parts.store.close()
     assert coordinator.in_flight == 0
     assert coordinator.waiters == 0
-    assert claiming.pursued == 0
+    assert len(claiming.pursuits) == 0

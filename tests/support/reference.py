@@ -26,7 +26,7 @@ from gateway.core.verdict import RULES, Verdict
 from gateway.observe.facts import RequestAnswered
 from gateway.observe.metrics import Metrics
 from gateway.options import parser
-from gateway.protect.reply import BY_STATUS, CASES, DOUBTS, OPEN
+from gateway.protect.reply import BY_STATUS, CASES, DOUBTS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -89,7 +89,7 @@ def problems() -> str:
             cases = [(f"`{code}` (`{recovery.__name__.lower()}`)", case) for recovery, case in DOUBTS.items()]
         cases += [(f"`{code}`", case) for (each, _), case in BY_STATUS.items() if each is code]
         for name, case in cases:
-            again = "yes" if case.retry.after_seconds else "as you like" if case.retry == OPEN else "no"
+            again = "yes" if isinstance(case.retry, int) else "as you like" if case.retry == "open" else "no"
             rows.append((name, str(case.status), again, _without_blanks(case.detail)))
     return _table(("code", "status", "same key again?", "what the response says"), rows)
 

@@ -44,6 +44,6 @@ home-silent-sent-from-here: what the home does not answer is sent to the service
 -                    reply = await self._send_home(self.regions, home, request)
 +                    reply = await self._send_home(self.regions, home, request)
 +                    if reply.source is not Source.SERVICE:
-+                        request.body = WholeBody(request.taken)
++                        request.body = request.taken
 +                        reply = Untouched(request, Verdict.UNPROTECTED)
 """)

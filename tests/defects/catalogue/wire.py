@@ -39,7 +39,7 @@ one-deadline-at-a-time: once the pool has looked at its connections, exchanges t
 truncated-body-is-whole: an answer that broke off is taken for what came of it
   upstream/connection.py tests/http/upstream/test_faults.py::test_an_answer_cut_at_any_byte_is_never_taken_for_whole
   tests/http/gateway/test_outcomes.py::test_no_complete_response[sqlite-body-reset]
--return BodyLost(self._loss.reason, self._loss.detail)
+-return self._loss
 -            await self._expect(self.deadline)
 +return self.take()
 +            await self._expect(self.deadline)

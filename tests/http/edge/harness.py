@@ -18,7 +18,7 @@ from gateway.http.handler import ClientExchange, Served
 from gateway.http.passthrough import Passthrough
 from gateway.http.server import Edge
 from gateway.observe.facts import Events, Fact
-from gateway.protect.forwarding import ForwardingPolicy, UpstreamKey
+from gateway.protect.forwarding import ForwardingPolicy
 from gateway.protect.reply import PROBLEM, BodyCut, Reply, Shape, Trouble, refuse
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Target
@@ -169,7 +169,7 @@ async def serving(
             client._pool._history.survived(3600.0)
             stack.push_async_callback(client.close)
             policy = ForwardingPolicy(authority=b"upstream.test")
-            target = Target(client, policy, UpstreamKey.ORIGINAL, (), 30.0)
+            target = Target(client, policy, 30.0)
             forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
         edge: Edge = Edge(

@@ -12,7 +12,7 @@ from gateway.core.message import Headers, StoredResponse, header_values
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.core.recovery import Hold, Probe, Recovery, Resend
 from gateway.core.verdict import Verdict
-from gateway.protect.reply import ANSWERED, CASES, OPEN, PROBLEM, Reply, Shape, Trouble, refuse
+from gateway.protect.reply import ANSWERED, CASES, PROBLEM, Reply, Shape, Trouble, refuse
 
 STRIPE = Shape("stripe")
 ID = UUID("11111111-2222-3333-4444-555555555555")
@@ -154,4 +154,4 @@ def test_a_problem_that_is_no_verdict(code: Trouble) -> None:
     assert reply.verdict is None
     assert (body["code"], body["type"]) == (code, f"urn:idempotency-gateway:problem:{code}")
     assert body["retryable"] is False
-    assert one(reply.headers, b"x-should-retry") == (None if CASES[code].retry == OPEN else b"false")
+    assert one(reply.headers, b"x-should-retry") == (None if CASES[code].retry == "open" else b"false")

@@ -17,7 +17,7 @@ from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request, TakenBody, Untouched, WholeBody
+from gateway.protect.request import Request, TakenBody, Untouched
 from tests.http.edge.harness import RunningEdge, Stream, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange
@@ -96,7 +96,7 @@ async def test_a_request_whose_client_is_gone_is_not_passed_on() -> None:
     async def protect(incoming: Request) -> Untouched:
         asked.set()
         await is_decided.wait()
-        body = WholeBody(TakenBody(b"charge", 6))
+        body = TakenBody(b"charge", 6)
         return Untouched(Request(incoming.head, body, incoming.hop), Verdict.UNPROTECTED)
 
     async with RecordingUpstream() as upstream, serving(protect, upstream=upstream) as edge:

@@ -19,7 +19,7 @@ from gateway.observe.facts import Events
 from gateway.protect.forwarding import REGION_HEADER
 from gateway.protect.regions import Region, Regions
 from gateway.protect.reply import PROBLEM
-from gateway.protect.request import Request, TakenBody, WholeBody
+from gateway.protect.request import Request, TakenBody
 from gateway.upstream import Upstream, UpstreamSettings
 from tests.support.accepting import ASYNC, SECRETS
 from tests.support.house import House, neighbour, sqlite_store, status_of
@@ -275,7 +275,7 @@ async def sent(clock: _Clock) -> AsyncIterator[tuple[Regions, RequestHead]]:
 
 async def _hop_of(regions: Regions, head: RequestHead) -> Hop | None:
     gateway = hop_from("10.0.0.1", is_secure=False)
-    request = Request(head, WholeBody(TakenBody(b"{}", 2)), gateway)
+    request = Request(head, TakenBody(b"{}", 2), gateway)
     return request.hop if regions.receive(request, PROBLEM) is None else None
 
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.upstream import BodyLost, Framing, Lost, StreamBody, Unknown
+from gateway.upstream import Framing, Lost, StreamBody, Unknown
 from gateway.upstream.connection import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import (
     DONE,
@@ -99,7 +99,7 @@ async def test_closing_an_answer_ends_its_connection_unless_it_has_ended(length:
         with await answer(client) as got:
             assert await got.body.read() == b"0123"
         await eventually(lambda: client.stats.closed == 1)
-        dropped = BodyLost(Unknown.ABORTED, "the caller dropped the rest")
+        dropped = Lost(Unknown.ABORTED, "the caller dropped the rest")
         assert (await got.body.read(), await got.body.read_all(10)) == (dropped, dropped)
         got.close()
         hold.set()
@@ -129,7 +129,7 @@ async def test_what_does_not_come_in_time_is_given_up(late: str) -> None:
             if late == "rest-of-a-stream":
                 assert await body.read() == b"0123"
             loss = await (body.read_all(100) if late == "body" else body.read())
-            assert loss == BodyLost(Unknown.TIMEOUT, "nothing arrived in time")
+            assert loss == Lost(Unknown.TIMEOUT, "nothing arrived in time")
         await eventually(lambda: client.stats.closed == 1)
 
 

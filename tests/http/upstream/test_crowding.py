@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from gateway.upstream import BodyLost, Lost, SentNothing, StreamBody, Unknown, UpstreamResponse
+from gateway.upstream import Lost, SentNothing, StreamBody, Unknown, UpstreamResponse
 from tests.http.upstream.wire import DONE, Server, answer, answering, not_sent, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 
@@ -83,9 +83,9 @@ async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer() 
         await eventually(lambda: is_unread(unread))
         assert await (await answer(client)).body.read_all(4) == b"done"
         while data := await unread.body.read():
-            if isinstance(data, BodyLost):
+            if isinstance(data, Lost):
                 break
-        assert isinstance(data, BodyLost)
+        assert isinstance(data, Lost)
 
 
 async def test_an_answer_that_has_not_been_left_alone_for_long_keeps_its_connection() -> None:

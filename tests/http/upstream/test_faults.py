@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gateway.upstream import (
-    BodyLost,
     Framing,
     Lost,
     NotSent,
@@ -164,7 +163,7 @@ async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(framing: Frami
             if (framing is Framing.CLOSE and ending == "FIN") or (framing is not Framing.CLOSE and cut == len(wire)):
                 assert body == b"0123456789"[: len(wire[head_bytes:cut]) if framing is Framing.CLOSE else 10]
             else:
-                assert isinstance(body, BodyLost), cut
+                assert isinstance(body, Lost), cut
                 assert body.reason is (Unknown.RESET if ending == "RST" else Unknown.TRUNCATED), cut
         await all_closed(client)
         assert len(server.requests) == server.accepted == len(wire) + 1
@@ -210,7 +209,7 @@ async def test_a_malformed_chunk_loses_the_body() -> None:
         got = await answer(client)
         assert await got.body.read() == b"0123"
         loss = await got.body.read()
-        assert isinstance(loss, BodyLost)
+        assert isinstance(loss, Lost)
         assert loss.reason is Unknown.MALFORMED
 
 

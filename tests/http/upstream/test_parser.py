@@ -16,11 +16,12 @@ from gateway.core.message import IndexedHeaders, ResponseHead
 from gateway.upstream.connection import (
     CHUNK_LINE_BYTES_MAX,
     INTERIM_RESPONSES_MAX,
+    Framing,
     ResponseInvalid,
     ResponseReceiver,
     Sweep,
+    Unknown,
 )
-from gateway.upstream.result import Framing, Unknown
 
 HEADER_BYTES_MAX = 65_536
 

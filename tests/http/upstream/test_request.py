@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.upstream.client import request_bytes
-from gateway.upstream.result import FileBody, OutboundBody, StreamBody
+from gateway.upstream.connection import FileBody, OutboundBody, StreamBody
 
 
 async def nothing() -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from gateway.upstream import BodyLost, SentNothing, Unknown, tls_context
+from gateway.upstream import Lost, SentNothing, Unknown, tls_context
 from tests.http.upstream.wire import (
     DONE,
     Server,
@@ -96,7 +96,7 @@ async def test_only_close_notify_completes_a_close_delimited_answer(authority: A
         if ending == "close-notify":
             assert body == b"0123456789"
         else:
-            assert isinstance(body, BodyLost)
+            assert isinstance(body, Lost)
             assert body.reason is Unknown.TRUNCATED
         await all_closed(client)
 
@@ -118,6 +118,6 @@ async def test_an_answer_cut_at_any_byte_is_never_taken_for_whole(authority: Aut
                 assert (await lost(client)).reason is (Unknown.TRUNCATED if cut else Unknown.CLOSED), cut
             else:
                 body = await (await answer(client)).body.read_all(10)
-                assert body == b"done" if cut == len(DONE) else isinstance(body, BodyLost)
+                assert body == b"done" if cut == len(DONE) else isinstance(body, Lost)
         await all_closed(client)
         assert len(server.requests) == len(DONE) + 1

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from gateway.upstream import Framing, UpstreamResponse
+from gateway.upstream.connection import UpstreamConnection
 from tests.http.upstream.wire import Server, all_closed, answer, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 
@@ -25,6 +26,10 @@ async def echo(server: Server, reader: asyncio.StreamReader, writer: asyncio.Str
     writer.write(b"bye")
 
 
+async def write(upstream: UpstreamConnection, data: bytes) -> bool:
+    return upstream.write_body(data) and await upstream.wait_writable()
+
+
 async def test_bytes_go_both_ways() -> None:
     """What came with the head comes first; silence between reads ends nothing; half-closed it still brings the rest."""
     loop = asyncio.get_running_loop()
@@ -34,13 +39,13 @@ async def test_bytes_go_both_ways() -> None:
         duplex, until = got.upgraded, loop.time() + 0.3
         assert duplex is not None
         await eventually(lambda: loop.time() > until)
-        assert await duplex.read() == b"hello"
-        assert await duplex.write(b"\x00\xff")
-        assert await duplex.read() == b"\x00\xff"
+        assert await got.body.read() == b"hello"
+        assert await write(duplex, b"\x00\xff")
+        assert await got.body.read() == b"\x00\xff"
         duplex.write_eof()
-        assert (await duplex.read(), await duplex.read()) == (b"bye", b"")
-        duplex.close()
-        assert not await duplex.write(b"too late")
+        assert (await got.body.read(), await got.body.read()) == (b"bye", b"")
+        duplex.discard()
+        assert not await write(duplex, b"too late")
         await all_closed(client)
 
 
@@ -52,16 +57,16 @@ async def test_both_directions_have_flow_control() -> None:
             duplex = got.upgraded
             assert duplex is not None
 
-            async def write() -> None:
+            async def write_all() -> None:
                 for _ in range(total // len(piece)):
-                    assert await duplex.write(piece)
+                    assert await write(duplex, piece)
                 duplex.write_eof()
 
-            writing = asyncio.create_task(write())
+            writing = asyncio.create_task(write_all())
             await eventually(lambda: got.body.is_unread_for(0.0))
             assert not writing.done()
             received = bytearray()
-            while data := await duplex.read():
+            while data := await got.body.read():
                 assert isinstance(data, bytes)
                 received += data
             await writing

@@ -65,7 +65,7 @@ from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.activity import ActivitySampler
-from gateway.upkeep.timer import Duty
+from gateway.upkeep.duty import Duty
 
 _LOG = logging.getLogger("gateway")
 

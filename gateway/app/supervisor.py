@@ -38,10 +38,10 @@ from typing import Any, Final, Self
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.gateway import start_aside
 from gateway.app.life import StartError
-from gateway.app.operating import journal_view
 from gateway.app.reload import ReloadLate, Server
 from gateway.app.reload import Report as ReloadReport
 from gateway.app.share import FIRST, Seat, bind_seats, close_seats, share_of, shares
+from gateway.app.stores import journals_of
 from gateway.config import Config
 from gateway.observe.logs import Logs
 from gateway.observe.metrics import Counted, Exposition, Metrics
@@ -304,7 +304,7 @@ class Supervisor(Server):
         super().__init__(config, logs, read, file)
         self._config = config
         self._count = count
-        self._journal = journal_view(config)
+        self._journal = journals_of(config).view
         has_fast_tier = config.store.fast is not None
         self._metrics = Metrics(
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
@@ -496,7 +496,7 @@ class Supervisor(Server):
                     await status.port.stop()
                 raise
             # From here on it is in force: a worker that starts gets it, and a slow one follows.
-            self._config, self._journal, self._status = config, journal_view(config), status
+            self._config, self._journal, self._status = config, journals_of(config).view, status
             self._metrics.add_routes(route.name for route in config.routes)
             self._log_as(config)
             switched = [worker.channel.ask("switch_config") for worker in workers]

@@ -18,8 +18,8 @@ import jinja2
 import pytest
 
 from gateway.admin.pages.pictures import Picture, counted_part, counted_since_us, pictures
-from gateway.app.serve import Generations
 from gateway.app.stores import journal_directory, name_of
+from gateway.app.worker import Generations
 from gateway.config import load
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, Release

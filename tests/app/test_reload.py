@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from gateway.app.reload import Reloading, reload_gateways
-from gateway.app.serve import Generations
 from gateway.app.supervisor import Supervisor
+from gateway.app.worker import Generations
 from gateway.cli import main
 from gateway.config import Config, parse
 from gateway.config.effective import NEEDS_RESTART

@@ -34,7 +34,6 @@ from gateway.app.parts import Environment, Parts
 from gateway.app.reload import Report
 from gateway.app.share import Handed, Seating
 from gateway.app.stores import (
-    RelayWaker,
     bare_store,
     is_same,
     journal_directory,
@@ -109,10 +108,9 @@ class Gateway:
             sinks=[sink.name for sink in config.events.sinks],
             modes={route.name: config.mode_of(route) for route in config.routes},
         )
-        relay_waker = RelayWaker()
         self._tracing = tracing_of(config)
         observers += () if self._tracing is None else (self._tracing,)
-        self.events = Events(self.health, *observers, relay_waker, count=self.metrics.counting)
+        self.events = Events(self.health, *observers, count=self.metrics.counting)
         self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._partitions_late = environment.partitions_late
@@ -126,7 +124,8 @@ class Gateway:
             self._tracing,
             None if before is None else before.parts,
         )
-        relay_waker.relay = self.parts.relay
+        if self.parts.relay is not None:
+            self.events.add(self.parts.relay)
         self._store = self.parts.store
         self.coordinator = self.parts.coordinator
         self._served = self._served_now()

@@ -1153,6 +1153,10 @@ class Events:
         self._kinds: dict[type[Fact], tuple[Counting | None, list[Observer]]] = {}
         self._failed: set[tuple[Observer | None, type[Fact]]] = set()
 
+    def add(self, observer: Observer) -> None:
+        self._observers += (observer,)
+        self.ask_again()
+
     def ask_again(self) -> None:
         """What an observer wants has changed."""
         self._kinds.clear()

@@ -52,7 +52,6 @@ from gateway.core.routing import RouteTable
 from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
 from gateway.http.server import Edge, ListenError, listen_fault
-from gateway.observe.activity import METRICS_READ
 from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
@@ -63,7 +62,7 @@ from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep.activity import ActivitySampler
+from gateway.upkeep.activity import METRICS_READ, ActivitySampler
 from gateway.upkeep.duty import Duty
 
 _LOG = logging.getLogger("gateway")

@@ -43,7 +43,6 @@ from gateway.config.models import SignIn
 from gateway.config.route import Route
 from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
-from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
@@ -55,6 +54,7 @@ from gateway.store.operations import ObservationStore
 from gateway.store.postgres.schema import capabilities
 from gateway.store.sealed import Place, rekey
 from gateway.store.tiered import Tiered
+from gateway.upkeep.activity import Buckets
 
 
 def policies_of(config: Config) -> Policies:

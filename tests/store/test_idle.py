@@ -13,12 +13,12 @@ import apsw
 from gateway.core.operation import MICROSECONDS
 from gateway.deliver import worker
 from gateway.events import relay
-from gateway.observe.activity import LONGER_US, MINUTE_US
 from gateway.store.memory.promotion import BEAT_SECONDS
 from gateway.store.operations import ActivityRow, ManagedStore, Serving
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep import duty
+from gateway.upkeep.activity import LONGER_US, MINUTE_US
 from tests.benchmarks.idle import AROUND, LOGGED, TARGET
 from tests.conformance.hand import SERVICE, all_of, started
 from tests.support.postgres import Postgres

@@ -117,11 +117,11 @@ pictures-begin-anew-with-a-reload: each reload counts all that the process has c
 -self._counted, self._last_us = before._writer, before._counted,
 +self._counted, self._last_us = before._writer, {},
 pictures-add-what-is-measured: each gateway that sees the same doubt makes it one more
-  observe/activity.py tests/observe/test_activity.py::test_what_is_counted_is_added_and_what_is_measured_is_not
+  upkeep/activity.py tests/upkeep/test_pictures.py::test_what_is_counted_is_added_and_what_is_measured_is_not
 -("mark", "open", "oldest_doubt", "waiting", "oldest_waiting", "lag")
 +("mark",)
 pictures-grow-with-the-routes: a configuration of thousands of routes fills the store with pictures
-  observe/activity.py tests/upkeep/test_activity.py::test_rows_and_bytes_are_bounded
+  upkeep/activity.py tests/upkeep/test_activity.py::test_rows_and_bytes_are_bounded
 -= _bounded(kind, grown)
 += grown
 pictures-for-ever: the rows of pictures pile up in the store
@@ -129,7 +129,7 @@ pictures-for-ever: the rows of pictures pile up in the store
 -    ("select_old_activity", "delete_activity", 0, "delete_activity"),
 -
 a-gap-drawn-as-zero: a time without a gateway looks like one without requests
-  observe/activity.py tests/admin/test_console.py::test_a_gap_is_no_zero
+  upkeep/activity.py tests/admin/test_console.py::test_a_gap_is_no_zero
 -[None if bucket is None else _sum(bucket, kind, labels)
 +[_sum(bucket or {}, kind, labels)
 """)

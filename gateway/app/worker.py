@@ -33,8 +33,6 @@ from gateway.app.supervisor import Channel, Supervisor
 from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
-from gateway.observe.metrics import Metrics
-from gateway.observe.status import Health
 from gateway.store.base import end_tasks
 from gateway.upkeep.activity import Rows
 
@@ -65,15 +63,7 @@ class Generations(Server):
         self._is_public = is_public
         self._reload = reload if self._reloading is None else self._reloading.reload
         self._earlier: dict[Gateway, asyncio.Task[int]] = {}
-        self.current = self._made(config)
-
-    @property
-    def config(self) -> Config:
-        return self.current.config
-
-    @property
-    def reported(self) -> tuple[Metrics, Health]:
-        return self.current.metrics, self.current.health
+        self._put_in_force(self._made(config))
 
     async def start(self) -> None:
         await self.current.start()
@@ -116,7 +106,8 @@ class Generations(Server):
 
     def switch(self, gateway: Gateway) -> None:
         """Put it in force, in one step of the event loop."""
-        before, self.current = self.current, gateway
+        before = self.current
+        self._put_in_force(gateway)
         self._log_as(gateway.config)
         gateway.take_over()
         self._watch(gateway)
@@ -127,6 +118,10 @@ class Generations(Server):
     async def apply(self, config: Config) -> None:
         self.switch(await self.prepare(config))
 
+    def _put_in_force(self, gateway: Gateway) -> None:
+        self.current, self.config = gateway, gateway.config
+        self.metrics, self.health = gateway.metrics, gateway.health
+
     async def _retire(self, gateway: Gateway) -> int:
         try:
             return await gateway.retire()
@@ -135,7 +130,7 @@ class Generations(Server):
             raise
         finally:
             del self._earlier[gateway]
-            self.current.metrics.ended(gateway.metrics)
+            self.metrics.ended(gateway.metrics)
             # Its caches would wait for a full collection, which is rare.
             gc.collect()
 
@@ -274,7 +269,7 @@ class Worker(Generations):
         return self._channel.ask("save_activity", service, rows)
 
     def _send_report(self) -> None:
-        self._channel.call("take_report", self.current.metrics.take(), self.current.health)
+        self._channel.call("take_report", self.metrics.take(), self.health)
 
 
 async def _refusal_of(preparing: asyncio.Task[Gateway]) -> str | None:

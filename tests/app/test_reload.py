@@ -336,7 +336,7 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
             raise ZeroDivisionError
 
     config.state_dir.mkdir()
-    reloading = Reloading(Failing(config), config, lambda: changed)
+    reloading = Reloading(Failing(config), lambda: changed)
     await reloading.start()
     try:
         (place,) = (config.state_dir / "control").iterdir()

@@ -130,7 +130,7 @@ reload-keeps-the-certificate: a new certificate is read, and connections go on g
 replacement-with-the-first-configuration: a worker that dies after a reload is replaced with what was in force at the
     start
   app/supervisor.py tests/app/test_reload.py::test_a_worker_that_dies_gets_what_is_in_force
--            self._config, self._journal, self._status = config, journals_of(config).view, status
+-            self.config, self._journal, self._status = config, journals_of(config).view, status
 +            self._journal, self._status = journals_of(config).view, status
 reload-encrypts-with-the-old-key: a key that was put first by a reload encrypts nothing
   app/stores.py tests/app/test_reload.py::test_an_encryption_key_is_rotated[one-process]

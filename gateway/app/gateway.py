@@ -130,7 +130,6 @@ class Gateway:
         self._served = self._served_now()
         self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
-        self.ask_store = self.parts.ask_store
         if before is None:
             self.edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
             self.seating = Seating(self.edge, handed) if handed is not None else None

@@ -40,8 +40,6 @@ class StartError(CommandError):
 
 
 class _Signals:
-    """What the signals of this process do."""
-
     def __init__(self, *, is_worker: bool) -> None:
         self.stopping = asyncio.Event()
         self.server: Server | None = None

@@ -344,7 +344,6 @@ def outbox_of(config: Config, sealing: Sealing) -> Outbox:
 
 
 def relay_of(config: Config, store: Publications, events: Events, clock: Callable[[], float]) -> Relay | None:
-    """What publishes the events; None without sinks."""
     if not config.events.sinks:
         return None
     return Relay(

@@ -225,7 +225,7 @@ class Worker(Generations):
     # -- called by the supervisor -------------------------------------------------------------------------------------
 
     async def report(self) -> None:
-        await self.current.ask_store()
+        await self.current.parts.ask_store()
         self._send_report()
 
     async def take_seats(self, seats: frozenset[int]) -> None:

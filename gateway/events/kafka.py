@@ -31,8 +31,6 @@ _CLOSE_SECONDS: Final = 5.0
 
 
 class KafkaSink(Sink):
-    """Sends each event to the topic."""
-
     def __init__(self, settings: KafkaSettings, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._settings = settings
         self._timeout_seconds = timeout_seconds

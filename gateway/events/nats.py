@@ -31,8 +31,6 @@ _KEPT: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not 
 
 
 class NatsSink(Sink):
-    """Publishes each event to the stream."""
-
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self._settings = settings
         self._warn = warn

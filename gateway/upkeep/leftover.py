@@ -61,8 +61,6 @@ _ADOPT_REFUSED_SECONDS: Final = 3.0
 
 @dataclass(eq=False, slots=True)
 class Flusher:
-    """Flushes one journal."""
-
     store: Store
     journal: SqliteJournal
     events: Events
@@ -112,7 +110,6 @@ class Flusher:
                     after, stuck = None, set()
 
     async def run(self) -> NoReturn:
-        """Flush for ever, until cancelled."""
         await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, pause_seconds_max=_PAUSE_SECONDS_MAX, sleep=self.sleep)
 
     async def _pass(self) -> float:
@@ -227,7 +224,6 @@ class UnsentWorker:
     _is_stopped: bool = field(default=False, init=False)
 
     def stop(self) -> None:
-        """Begin nothing more."""
         self._is_stopped = True
 
     async def run_once(self) -> None:

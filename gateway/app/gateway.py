@@ -176,7 +176,8 @@ class Gateway:
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self.parts.leases.run())
             if self._is_public:
-                self.parts.start_callers()
+                self.parts.callers.start()
+                self.parts.observed_callers.start()
             if self._before is None:
                 if self._is_public:
                     self.address = await self._listen(self.config.listen.address)
@@ -309,7 +310,8 @@ class Gateway:
             stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
-            stack.push_async_callback(self.parts.close_callers)
+            stack.push_async_callback(self.parts.observed_callers.close)
+            stack.push_async_callback(self.parts.callers.close)
             stack.push_async_callback(self._stop_aside)
             if self._tracing is not None:
                 stack.push_async_callback(self._tracing.close)

@@ -169,14 +169,8 @@ def _tune_collector() -> None:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop, which takes half the time of the standard loop."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(work)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    loop = _Loop()
-    loop.set_exception_handler(_log_unretrieved)
-    return loop
 
 
 def _log_unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -227,6 +221,7 @@ class _Loop(uvloop.Loop):
         # When the next tick is not only due, but late.
         self._late_at = math.inf
         self._names: dict[str, Names] = {}
+        self.set_exception_handler(_log_unretrieved)
         self._tick()
 
     def time(self) -> float:

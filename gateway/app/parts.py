@@ -340,16 +340,6 @@ class Parts:
             has_turn=partial(turns.has, Duty.RECOVERY),
         )
 
-    def start_callers(self) -> None:
-        """Start what verifies callers. Waits for nothing. Safe to repeat."""
-        self.callers.start()
-        self.observed_callers.start()
-
-    async def close_callers(self) -> None:
-        """End that. Safe to repeat."""
-        await self.callers.close()
-        await self.observed_callers.close()
-
     def learn(self, config: Config) -> None:
         """Open what a gateway with this configuration seals, too. Raises `StartError`."""
         if self._ring is not None:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     from gateway.app.life import StartError, run
-    from gateway.app.serve import deliver, serve
+    from gateway.app.worker import deliver, serve
 
     path = chosen.config
     config = _load(path)
@@ -232,7 +232,7 @@ def _refuse_other_file(path: Path, gateways: Sequence[Mapping[str, Any]]) -> Non
 
 def _migrate(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
-    from gateway.app.serve import finish_upgrade, migrate
+    from gateway.app.operating import finish_upgrade, migrate
     from gateway.store.agreement import PROGRAM_LEVEL
 
     config, grant_to = _load(chosen.config), chosen.grant

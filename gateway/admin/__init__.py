@@ -15,5 +15,5 @@ the port for programs. `access` has people, roles and sessions, and who sends a 
 word of a proxy or an issuer. `pages` is the console in a browser.
 
 Entered by api.AdminApi, commands.job_of.
-Imports config, core, observe, options, protect, store.
+Imports config, core, observe, options, protect, store, upkeep.
 """

@@ -29,10 +29,10 @@ from gateway.admin.view import described, full_json, operation_in
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.operation import Audit, Record, Snapshot, State, microseconds
-from gateway.observe.activity import WINDOWS
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.operations import Query
+from gateway.upkeep.activity import WINDOWS
 
 _LOG = logging.getLogger("gateway")
 

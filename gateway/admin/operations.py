@@ -52,10 +52,10 @@ from gateway.core.operation import (
     Snapshot,
     State,
 )
-from gateway.observe.activity import Activity, Buckets, Window, gathered
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unreadable, wall_clock_us
 from gateway.store.journal import OF_ONE_MAX, JournalView
 from gateway.store.operations import ActivityRow, AuditEntry, Backlog, ObservationStore, ObservedCount, Query
+from gateway.upkeep.activity import Activity, Buckets, Window, gathered
 
 T = TypeVar("T")
 

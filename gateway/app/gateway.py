@@ -34,7 +34,6 @@ from gateway.app.parts import Environment, Parts
 from gateway.app.reload import Report
 from gateway.app.share import Handed, Seating
 from gateway.app.stores import (
-    RelayWaker,
     bare_store,
     is_same,
     journal_directory,
@@ -53,7 +52,6 @@ from gateway.core.routing import RouteTable
 from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
 from gateway.http.server import Edge, ListenError, listen_fault
-from gateway.observe.activity import METRICS_READ
 from gateway.observe.facts import Events, Observer
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
@@ -64,8 +62,8 @@ from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep.activity import ActivitySampler
-from gateway.upkeep.timer import Duty
+from gateway.upkeep.activity import METRICS_READ, ActivitySampler
+from gateway.upkeep.duty import Duty
 
 _LOG = logging.getLogger("gateway")
 
@@ -109,10 +107,9 @@ class Gateway:
             sinks=[sink.name for sink in config.events.sinks],
             modes={route.name: config.mode_of(route) for route in config.routes},
         )
-        relay_waker = RelayWaker()
         self._tracing = tracing_of(config)
         observers += () if self._tracing is None else (self._tracing,)
-        self.events = Events(self.health, *observers, relay_waker, count=self.metrics.counting)
+        self.events = Events(self.health, *observers, count=self.metrics.counting)
         self._upstreams = Upstreams(config, self.events)
         environment = environment or environment_of(config)
         self._partitions_late = environment.partitions_late
@@ -126,13 +123,13 @@ class Gateway:
             self._tracing,
             None if before is None else before.parts,
         )
-        relay_waker.relay = self.parts.relay
+        if self.parts.relay is not None:
+            self.events.add(self.parts.relay)
         self._store = self.parts.store
         self.coordinator = self.parts.coordinator
         self._served = self._served_now()
         self._tls = server_tls(config.listen.tls)
         self.metrics.read_with(self._readings)
-        self.ask_store = self.parts.ask_store
         if before is None:
             self.edge = Edge(self._served, self.events, _edge_settings(config), self._tls)
             self.seating = Seating(self.edge, handed) if handed is not None else None
@@ -179,7 +176,8 @@ class Gateway:
             # Before the first request, which is refused as long as the lease loop is not known to run.
             self._spawn(self.parts.leases.run())
             if self._is_public:
-                self.parts.start_callers()
+                self.parts.callers.start()
+                self.parts.observed_callers.start()
             if self._before is None:
                 if self._is_public:
                     self.address = await self._listen(self.config.listen.address)
@@ -312,7 +310,8 @@ class Gateway:
             stack.callback(self._attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
-            stack.push_async_callback(self.parts.close_callers)
+            stack.push_async_callback(self.parts.observed_callers.close)
+            stack.push_async_callback(self.parts.callers.close)
             stack.push_async_callback(self._stop_aside)
             if self._tracing is not None:
                 stack.push_async_callback(self._tracing.close)

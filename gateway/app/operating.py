@@ -1,8 +1,8 @@
 """Builds what operators' commands and the admin API need: the routes' policies, and the configured store.
 
-The store is opened as it is: commands do not migrate it, because that is a decision of its own, and do not record
-identity recipes, because they claim nothing. `check_store` compares the recipes, as a start would. `rekey_stores`
-encrypts all that is kept with the current key.
+The store is opened as it is: but for `migrate`, commands do not bring it up to date, because that is a decision of its
+own, and do not record identity recipes, because they claim nothing. `check_store` compares the recipes, as a start
+would. `rekey_stores` encrypts all that is kept with the current key.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gateway.admin.journal import ViewJournals
 from gateway.admin.operations import Operations
 from gateway.admin.reports import memory_state
 from gateway.admin.resolution import Declined, Policies, RoutePolicy, Treatment
+from gateway.app import stores
 from gateway.app.reload import Report
 from gateway.app.stores import (
     bare_store,
@@ -42,7 +43,6 @@ from gateway.config.models import SignIn
 from gateway.config.route import Route
 from gateway.core.confidential import Sealing
 from gateway.core.operation import microseconds
-from gateway.observe.activity import Buckets
 from gateway.observe.facts import Events
 from gateway.observe.metrics import Metrics
 from gateway.observe.status import Health
@@ -54,6 +54,7 @@ from gateway.store.operations import ObservationStore
 from gateway.store.postgres.schema import capabilities
 from gateway.store.sealed import Place, rekey
 from gateway.store.tiered import Tiered
+from gateway.upkeep.activity import Buckets
 
 
 def policies_of(config: Config) -> Policies:
@@ -112,10 +113,6 @@ def operations_on(
     )
 
 
-def journal_view(config: Config) -> ViewJournals:
-    return journals_of(config).view
-
-
 def admin_api(
     config: Config,
     store: Tiered,
@@ -147,7 +144,7 @@ def admin_api(
         vouchers=_vouchers_of(admin.sign_in, callers),
         before=None if before is None else before.authentication,
     )
-    operations = operations_on(config, store, journal_view(config), observations, counted)
+    operations = operations_on(config, store, journals_of(config).view, observations, counted)
     journals = journals_of(config, sealing_of(config))
     process = Process(
         health.parts,
@@ -188,7 +185,7 @@ async def operate(config: Config, job: Job) -> int:
     journals = journals_of(config, sealing)
     bare = bare_store(config, sealing)
     store: Store = SealedStore(bare, sealing)
-    operations = Operations(store, policies_of(config), journal=journal_view(config), observations=bare)
+    operations = Operations(store, policies_of(config), journal=journals_of(config).view, observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
             return await job.run(operations, journals) or EXIT_OK
@@ -201,7 +198,7 @@ async def operate(config: Config, job: Job) -> int:
         fast_tier = make_fast_tier(config, sealing) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
             tiered = tiered_store(config, store, fast_tier, Events())
-            store, operations = tiered, operations_on(config, tiered, journal_view(config), bare)
+            store, operations = tiered, operations_on(config, tiered, journals_of(config).view, bare)
         try:
             await store.start()
             if fast_tier is not None:
@@ -230,6 +227,22 @@ async def look_at_server(config: Config) -> list[str]:
         return [str(each) for each in await capabilities(store.durable.dsn.get_secret_value(), store.durability)]
     except NotApplied:
         return []
+
+
+async def migrate(config: Config, grant_to: str | None = None) -> list[str]:
+    """Bring the durable store's schema up to date; returns what was done. Raises `CommandError`."""
+    try:
+        return await stores.migrate_store(config, grant_to)
+    except StoreError as error:
+        raise CommandError(f"the durable store could not be migrated: {error}") from error
+
+
+async def finish_upgrade(config: Config) -> bool:
+    """Raise the level of the durable store to this program's; returns whether it was lower. Raises `CommandError`."""
+    try:
+        return await stores.finish_upgrade(config)
+    except StoreError as error:
+        raise CommandError(f"the upgrade cannot be finished: {error}") from error
 
 
 async def check_store(config: Config) -> list[str]:

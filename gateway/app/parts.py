@@ -58,11 +58,9 @@ from gateway.store.memory.epoch import SeenFile, SharedNote, WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.memory.promotion import Conditions, Fleet
 from gateway.store.operations import ObservationStore
+from gateway.upkeep.duty import Duty, RecoveryWorker, Sweeper, TallyTaker, Turns, recovered_by_name
 from gateway.upkeep.leftover import Flusher, UnsentWorker
-from gateway.upkeep.recovery import RecoveryWorker, recovered_by_name
-from gateway.upkeep.sweeper import Sweeper
-from gateway.upkeep.tally import TallyTaker
-from gateway.upkeep.timer import Duty, Turns, repeat
+from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
 
@@ -335,22 +333,12 @@ class Parts:
         self._recovery = RecoveryWorker(
             store.cold,
             self.prober,
-            self.by_name,
+            recovered,
             service=service,
             may_recover=self.claiming.may_recover,
             resend=resend,
             has_turn=partial(turns.has, Duty.RECOVERY),
         )
-
-    def start_callers(self) -> None:
-        """Start what verifies callers. Waits for nothing. Safe to repeat."""
-        self.callers.start()
-        self.observed_callers.start()
-
-    async def close_callers(self) -> None:
-        """End that. Safe to repeat."""
-        await self.callers.close()
-        await self.observed_callers.close()
 
     def learn(self, config: Config) -> None:
         """Open what a gateway with this configuration seals, too. Raises `StartError`."""

@@ -187,21 +187,17 @@ class Server(ABC):
     """What serves in this process between `start` and `stop`, and its reloads, if there is something to `read` again:
     `file`. Lives on one event loop."""
 
+    config: Config
+    """The one in force."""
+    metrics: Metrics
+    health: Health
+    """Where reloads are reported."""
+
     def __init__(self, config: Config, logs: Logs | None, read: Callable[[], Config] | None, file: Path | None) -> None:
-        self._logs = logs
-        self._reloading = None if read is None else Reloading(self, config, read, file)
+        self.config, self._logs = config, logs
+        self._reloading = None if read is None else Reloading(self, read, file)
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
         """Resolved when it finds out, after its start, that it must not go on."""
-
-    @property
-    @abstractmethod
-    def config(self) -> Config:
-        """The configuration in force."""
-
-    @property
-    @abstractmethod
-    def reported(self) -> tuple[Metrics, Health]:
-        """Where reloads are reported."""
 
     @property
     @abstractmethod
@@ -240,24 +236,23 @@ class Server(ABC):
 class Reloading:
     """Reloads of one server. `start` it when that serves, and `stop` it before that stops. `read` reads `file`."""
 
-    def __init__(self, server: Server, config: Config, read: Callable[[], Config], file: Path | None = None) -> None:
-        self.config = config
+    def __init__(self, server: Server, read: Callable[[], Config], file: Path | None = None) -> None:
         self._server = server
         # Its links are not resolved: they may point elsewhere tomorrow.
         self._file = None if file is None else file.absolute()
         self._read = read
-        self._stamps: dict[Path, Stamp] = stamps_of(config)
+        self._stamps: dict[Path, Stamp] = stamps_of(server.config)
         self._refused_stamps: dict[Path, Stamp] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopped = False
-        self._socket = ControlSocket(config.state_dir, self._respond)
+        self._socket = ControlSocket(server.config.state_dir, self._respond)
 
     async def start(self) -> None:
         """Listen for commands, and begin to look at the TLS files."""
-        metrics, _ = self._server.reported
-        metrics.put_configuration(digest_of(self.config), time.time())
-        metrics.put_certificate_expiries(expiries_of(self.config))
+        server = self._server
+        server.metrics.put_configuration(digest_of(server.config), time.time())
+        server.metrics.put_certificate_expiries(expiries_of(server.config))
         await self._socket.open()
         self.spawn(self._keep_looking())
 
@@ -276,64 +271,64 @@ class Reloading:
                 config = await asyncio.to_thread(self._read)
             except ConfigError as error:
                 return self._refused(str(error), is_file_wrong=True)
-            found = tuple(changes(self.config, config))
+            in_force = self._server.config
+            found = tuple(changes(in_force, config))
             if fixed := [path for path in found if path in NEEDS_RESTART]:
                 return self._refused(f"this needs a restart: {', '.join(fixed)}. Nothing was changed", changed=found)
-            if lowered := _lowered(self.config, config):
+            if lowered := _lowered(in_force, config):
                 text = (
                     f"fewer keys would be enforced on {', '.join(lowered)}, and repeats of the others would run again"
                 )
                 return self._refused(f"{text}; if that is meant, write mode_change: accept", changed=found)
             stamps = stamps_of(config)
             if not found and stamps == self._stamps:
-                return self._done(ReloadResult.UNCHANGED, "nothing has changed", digest_of(config))
+                return self._done(ReloadResult.UNCHANGED, "nothing has changed", digest_of(in_force))
             return await self._put_in_force(config, stamps, found)
 
     async def renew_certificates(self) -> Report | None:
         """Read the TLS files in force anew if one of them has changed; None if none has, or is as it was refused."""
         async with self._one_at_a_time:
-            stamps = await asyncio.to_thread(stamps_of, self.config)
+            config = self._server.config
+            stamps = await asyncio.to_thread(stamps_of, config)
             if stamps in (self._stamps, self._refused_stamps):
                 return None
-            return await self._put_in_force(self.config, stamps, ())
+            return await self._put_in_force(config, stamps, ())
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     async def _put_in_force(self, config: Config, stamps: dict[Path, Stamp], changed: tuple[str, ...]) -> Report:
-        before = digest_of(self.config)
+        before = self._server.config
         files = tuple(f"{path} (file)" for path in stamps if stamps[path] != self._stamps.get(path))
         try:
             await self._server.apply(config)
         except StartError as error:
-            if config is self.config and not isinstance(error, ReloadLate):
+            if config is before and not isinstance(error, ReloadLate):
                 # They would be refused again: the next look waits for others.
                 self._refused_stamps = stamps
             return self._refused(str(error), changed=changed + files)
         except Exception as error:  # noqa: BLE001 - the caller gets a report of everything
             _LOG.exception("a reload failed because of a bug; what was in force stays")
             return self._refused(f"it failed because of a bug: {error!r}; see the log", changed=changed + files)
-        if config.state_dir != self.config.state_dir:
+        if config.state_dir != before.state_dir:
             self._socket.close()
             self._socket = ControlSocket(config.state_dir, self._respond)
             await self._socket.open()
-        self.config, self._stamps, self._refused_stamps = config, stamps, None
-        self._server.reported[0].put_certificate_expiries(expiries_of(config))
-        return self._done(ReloadResult.APPLIED, "applied", before, changed + files)
+        self._stamps, self._refused_stamps = stamps, None
+        self._server.metrics.put_certificate_expiries(expiries_of(config))
+        return self._done(ReloadResult.APPLIED, "applied", digest_of(before), changed + files)
 
     def _refused(self, why: str, *, changed: tuple[str, ...] = (), is_file_wrong: bool = False) -> Report:
-        digest, now = digest_of(self.config), time.time()
-        metrics, health = self._server.reported
-        metrics.count_reload(ReloadResult.REFUSED, digest, now)
+        digest, health, now = digest_of(self._server.config), self._server.health, time.time()
+        self._server.metrics.count_reload(ReloadResult.REFUSED, digest, now)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         health.configuration = health.configuration or f"refused since {since}"
         _LOG.error("the configuration is not reloaded, %s stays in force: %s", digest, why)
         return Report(ReloadResult.REFUSED, why, digest, digest, changed, is_file_wrong)
 
     def _done(self, result: ReloadResult, detail: str, before: str, changed: tuple[str, ...] = ()) -> Report:
-        after = digest_of(self.config)
-        metrics, health = self._server.reported
-        metrics.count_reload(result, after, time.time())
-        health.configuration = ""
+        after = digest_of(self._server.config)
+        self._server.metrics.count_reload(result, after, time.time())
+        self._server.health.configuration = ""
         what = ", ".join(changed)
         _LOG.info("reloaded: %s, %s -> %s%s", result, before, after, what and f": {what}")
         return Report(result, detail, before, after, changed)
@@ -348,8 +343,8 @@ class Reloading:
             # The caller may leave; the reload goes on.
             return (await asyncio.shield(self.spawn(self.reload()))).document
         if command == SHOW:
-            file = None if self._file is None else str(self._file)
-            return {"hash": digest_of(self.config), "configuration": effective(self.config), "file": file}
+            config, file = self._server.config, None if self._file is None else str(self._file)
+            return {"hash": digest_of(config), "configuration": effective(config), "file": file}
         return {"detail": f"expected: {_RELOAD}, or {SHOW}"}
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

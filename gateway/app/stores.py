@@ -27,20 +27,15 @@ from gateway.core.delivery import Delivering, delivering_of
 from gateway.core.framing import digest, framed
 from gateway.core.identity.key import identity_recipe
 from gateway.core.operation import microseconds
-from gateway.core.outbox import BROKER_SCHEDULE_US, WEBHOOK_SCHEDULE_US, Outbox, Part, Subscription
+from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.routing import ServedRoute
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
-from gateway.events.relay import Relay, SinkSettings
-from gateway.events.sink import Sink, StdoutSink
+from gateway.events.relay import Relay, Sink, StdoutSink
 from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import (
     Events,
-    Fact,
-    OperationAccepted,
-    OperationSettled,
     RecordUnreadable,
-    SweepDone,
     TierChanged,
 )
 from gateway.store.base import FastTier, OnPurge, StartRefused, Store, boot_seconds
@@ -326,10 +321,6 @@ async def refuse_unreadable_journals(config: Config) -> None:
 
 _LOG = logging.getLogger("gateway")
 
-# Publications of one sink at a time, in this process. Those that take a connection each are fewer.
-_PLACES: Final = 100
-_PLACES_OF_CONNECTIONS: Final = 16
-
 
 def outbox_of(config: Config, sealing: Sealing) -> Outbox:
     """Which events the durable store writes, and with what it seals them."""
@@ -353,34 +344,16 @@ def outbox_of(config: Config, sealing: Sealing) -> Outbox:
 
 
 def relay_of(config: Config, store: Publications, events: Events, clock: Callable[[], float]) -> Relay | None:
-    """What publishes the events; None without sinks."""
     if not config.events.sinks:
         return None
-    sinks = [(settings_of(config, sink), sink_of(config, sink)) for sink in config.events.sinks]
-    return Relay(store, sinks, events, service=config.service, clock=clock)
-
-
-class RelayWaker:
-    """Wakes the relay of this process, which is made later, after each change that may have events."""
-
-    relay: Relay | None = None
-
-    def wants(self, kind: type[Fact]) -> bool:
-        return self.relay is not None and kind in (OperationSettled, OperationAccepted, SweepDone)
-
-    def __call__(self, _fact: Fact) -> None:
-        if self.relay is not None:
-            self.relay.wake()
-
-
-def settings_of(config: Config, sink: SinkConfig) -> SinkSettings:
-    schedule_us = WEBHOOK_SCHEDULE_US if isinstance(sink, WebhookConfig) else BROKER_SCHEDULE_US
-    return SinkSettings(
-        sink.name,
-        schedule_us,
-        microseconds(config.events.keep),
-        _PLACES_OF_CONNECTIONS if isinstance(sink, WebhookConfig | RedisStreamConfig) else _PLACES,
-        config.delivery.breaker.compiled,
+    return Relay(
+        store,
+        {sink.name: sink_of(config, sink) for sink in config.events.sinks},
+        events,
+        service=config.service,
+        keep_us=microseconds(config.events.keep),
+        breaker=config.delivery.breaker.compiled,
+        clock=clock,
     )
 
 

@@ -38,10 +38,10 @@ from typing import Any, Final, Self
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.gateway import start_aside
 from gateway.app.life import StartError
-from gateway.app.operating import journal_view
 from gateway.app.reload import ReloadLate, Server
 from gateway.app.reload import Report as ReloadReport
 from gateway.app.share import FIRST, Seat, bind_seats, close_seats, share_of, shares
+from gateway.app.stores import journals_of
 from gateway.config import Config
 from gateway.observe.logs import Logs
 from gateway.observe.metrics import Counted, Exposition, Metrics
@@ -174,10 +174,6 @@ class WorkerProcess:
     report: asyncio.Future[None] | None = None
     _asked_seconds: float = 0.0
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def ask_report(self) -> asyncio.Future[None]:
         """Ask for a report, unless one is still pending: otherwise requests would pile up."""
         if self.report is None or self.report.done():
@@ -302,15 +298,14 @@ class Supervisor(Server):
     ) -> None:
         """Must be called with the event loop running; opens nothing yet. The options are as in `Server`."""
         super().__init__(config, logs, read, file)
-        self._config = config
         self._count = count
-        self._journal = journal_view(config)
+        self._journal = journals_of(config).view
         has_fast_tier = config.store.fast is not None
-        self._metrics = Metrics(
+        self.metrics = Metrics(
             [route.name for route in config.routes], has_fast_tier=has_fast_tier, version=__version__
         )
-        self._metrics.read_with(lambda: {"log_lines_dropped_total": self._lines_dropped()})
-        self._health = Health(fast_up=False if has_fast_tier else None)
+        self.metrics.read_with(lambda: {"log_lines_dropped_total": self._lines_dropped()})
+        self.health = Health(fast_up=False if has_fast_tier else None)
         self._status = self._made_status()
         # Held by a reload: a worker that starts meanwhile would get a configuration and miss the switch.
         self._switching = asyncio.Lock()
@@ -326,14 +321,6 @@ class Supervisor(Server):
         self._saving: dict[str, tuple[list[ActivityRow], asyncio.Future[bool]]] = {}
         self._has_started = False
         self._is_stopping = False
-
-    @property
-    def config(self) -> Config:
-        return self._config
-
-    @property
-    def reported(self) -> tuple[Metrics, Health]:
-        return self._metrics, self._health
 
     async def start(self) -> None:
         try:
@@ -357,7 +344,7 @@ class Supervisor(Server):
         )
 
     def _made_status(self) -> StatusServer:
-        return StatusServer(self._health, self._render, self._update_health)
+        return StatusServer(self.health, self._render, self._update_health)
 
     @property
     def in_flight(self) -> str:
@@ -371,7 +358,7 @@ class Supervisor(Server):
     async def stop(self) -> int:
         """Stop every worker in order; returns the exit code, the highest of the workers'. It is not 0 either while a
         journal of this host holds an outcome: a worker that died may have left one behind."""
-        self._health.draining = True
+        self.health.draining = True
         if self._reloading is not None:
             await self._reloading.stop()
         try:
@@ -452,14 +439,14 @@ class Supervisor(Server):
             await asyncio.sleep(pause_seconds)
             self._pausing.discard(number)
             pause_seconds = min(max(2 * pause_seconds, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
-            self._metrics.count_restart()
+            self.metrics.count_restart()
 
     async def _run(self, worker: WorkerProcess) -> tuple[int, str]:
         """Attend a worker until it ends; returns its exit code and how it ended."""
         code = await worker.attend()
         del self._workers[worker.number]
         # Its counts stay in the totals.
-        self._metrics.absorb(worker.numbers)
+        self.metrics.absorb(worker.numbers)
         self._reassign_seats()
         return end_of(code, worker.why_failed, has_served=worker.has_served)
 
@@ -496,8 +483,8 @@ class Supervisor(Server):
                     await status.port.stop()
                 raise
             # From here on it is in force: a worker that starts gets it, and a slow one follows.
-            self._config, self._journal, self._status = config, journal_view(config), status
-            self._metrics.add_routes(route.name for route in config.routes)
+            self.config, self._journal, self._status = config, journals_of(config).view, status
+            self.metrics.add_routes(route.name for route in config.routes)
             self._log_as(config)
             switched = [worker.channel.ask("switch_config") for worker in workers]
             if switched:
@@ -569,7 +556,7 @@ class Supervisor(Server):
             for number in before - silent:
                 if self._is_serving(number):
                     _LOG.warning("worker %d responds again", number)
-            self._health.is_live = not silent
+            self.health.is_live = not silent
             if silent != before:
                 self._reassign_seats()
             before = silent
@@ -604,24 +591,24 @@ class Supervisor(Server):
 
     async def _update_health(self) -> None:
         responsive = await self._collect_reports()
-        self._health.take_over([worker.health for worker in responsive], are_all=len(responsive) == self._count)
+        self.health.take_over([worker.health for worker in responsive], are_all=len(responsive) == self._count)
         numbers = {worker.number for worker in responsive}
-        self._health.workers = {
+        self.health.workers = {
             number: "serving" if number in numbers else "silent" if self._is_serving(number) else "absent"
             for number in range(1, self._count + 1)
         }
-        self._health.serving = self._has_started and bool(responsive)
+        self.health.serving = self._has_started and bool(responsive)
 
     async def _render(self, accept: str) -> Exposition:
         """The metrics of all workers. A worker that does not respond counts with its last report."""
         responsive = await self._collect_reports()
         serving = self._serving()
-        self._metrics.count_workers(
+        self.metrics.count_workers(
             serving=len(responsive), silent=len(serving) - len(responsive), absent=self._count - len(serving)
         )
-        return await self._metrics.render(accept, self._counted)
+        return await self.metrics.render(accept, self._counted)
 
     def _counted(self) -> tuple[list[Counted], list[int]]:
         workers = self._workers.values()
         # Also of workers that are stopping: they were not absorbed yet.
-        return [worker.numbers for worker in workers if worker.has_served], [worker.pid for worker in workers]
+        return [worker.numbers for worker in workers if worker.has_served], [worker.process.pid for worker in workers]

@@ -1,6 +1,11 @@
-"""One of several workers: a gateway in a process of its own, started and watched by a supervisor.
+"""Serves with a configuration, in one process or several; delivers without serving.
 
-`python -m gateway.app.worker NUMBER DESCRIPTOR SUPERVISOR`: the number is for people who list processes; the descriptor
+In one process there are gateways, one after the other: a reload is a new one, which takes over from the one that
+serves. Everything of a gateway is made anew for its configuration, so that nothing has to know of reloads. An earlier
+gateway ends after its last request. What it counts counts for the process.
+
+As a program this is one of several workers, started and watched by a supervisor:
+`python -m gateway.app.worker NUMBER DESCRIPTOR SUPERVISOR`. The number is for people who list processes; the descriptor
 is its end of the channel, over which it gets everything else; the last is the supervisor's process id. When the
 supervisor dies, for whatever reason, the kernel kills the worker.
 """
@@ -8,26 +13,177 @@ supervisor dies, for whatever reason, the kernel kills the worker.
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-from gateway import EXIT_FAILED
+from gateway import EXIT_FAILED, EXIT_OK
 from gateway.app.gateway import Gateway
 from gateway.app.life import StartError, run, run_until_signal
-from gateway.app.reload import Report
-from gateway.app.serve import Generations
-from gateway.app.share import Handed
-from gateway.app.supervisor import Channel
+from gateway.app.reload import Report, Server
+from gateway.app.share import Handed, worker_count
+from gateway.app.supervisor import Channel, Supervisor
 from gateway.config import Config
 from gateway.http.server import ListenError
 from gateway.observe.logs import Logs
 from gateway.store.base import end_tasks
 from gateway.upkeep.activity import Rows
+
+_LOG = logging.getLogger("gateway")
+
+# Each has its stores, and what its requests hold. One more has the oldest end as at a stop.
+_EARLIER_MAX: Final = 3
+
+
+class Generations(Server):
+    """Serves in this process, by one gateway after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        logs: Logs | None = None,
+        handed: Handed | None = None,
+        *,
+        is_public: bool = True,
+        read: Callable[[], Config] | None = None,
+        file: Path | None = None,
+        reload: Callable[[], Awaitable[Report]] | None = None,
+    ) -> None:
+        """Must be called with the event loop running; opens nothing yet. Raises `StartError`. A worker has its
+        supervisor `reload`, for the admin port. The other options are as in `Gateway` and `Server`."""
+        super().__init__(config, logs, read, file)
+        self._handed = handed
+        self._is_public = is_public
+        self._reload = reload if self._reloading is None else self._reloading.reload
+        self._earlier: dict[Gateway, asyncio.Task[int]] = {}
+        self._put_in_force(self._made(config))
+
+    async def start(self) -> None:
+        await self.current.start()
+        self._watch(self.current)
+        if self._reloading is not None:
+            try:
+                await self._reloading.start()
+            except BaseException:
+                await self.stop()
+                raise
+
+    @property
+    def in_flight(self) -> str:
+        return self.current.in_flight
+
+    def skip_delay(self) -> None:
+        self.current.skip_delay()
+
+    async def stop(self) -> int:
+        """Stop in order; returns the exit code, the highest of all that are there."""
+        if self._reloading is not None:
+            await self._reloading.stop()
+        for gateway in self._earlier:
+            gateway.hurry()
+        earlier = list(self._earlier.values())
+        try:
+            code = await self.current.stop()
+        finally:
+            codes = await asyncio.gather(*earlier, return_exceptions=True)
+        return max(code, *(each for each in codes if isinstance(each, int)), EXIT_OK)
+
+    # -- reload -------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, config: Config) -> Gateway:
+        """Start a gateway beside the one that serves; nothing is in force yet. Raises `StartError`. `switch` to it, or
+        have it `give_up`."""
+        gateway = self._made(config, self.current)
+        await gateway.start()
+        return gateway
+
+    def switch(self, gateway: Gateway) -> None:
+        """Put it in force, in one step of the event loop."""
+        before = self.current
+        self._put_in_force(gateway)
+        self._log_as(gateway.config)
+        gateway.take_over()
+        self._watch(gateway)
+        self._earlier[before] = asyncio.get_running_loop().create_task(self._retire(before))
+        for each in list(self._earlier)[:-_EARLIER_MAX]:
+            each.hurry()
+
+    async def apply(self, config: Config) -> None:
+        self.switch(await self.prepare(config))
+
+    def _put_in_force(self, gateway: Gateway) -> None:
+        self.current, self.config = gateway, gateway.config
+        self.metrics, self.health = gateway.metrics, gateway.health
+
+    async def _retire(self, gateway: Gateway) -> int:
+        try:
+            return await gateway.retire()
+        except Exception:
+            _LOG.exception("what served before a reload did not end in order, because of a bug")
+            raise
+        finally:
+            del self._earlier[gateway]
+            self.metrics.ended(gateway.metrics)
+            # Its caches would wait for a full collection, which is rare.
+            gc.collect()
+
+    def _made(self, config: Config, before: Gateway | None = None) -> Gateway:
+        # Of the lines that were lost each counts those of its own time.
+        lost = self._lines_dropped()
+        return Gateway(
+            config,
+            () if self._logs is None else (self._logs,),
+            lambda: self._lines_dropped() - lost,
+            self._handed,
+            is_public=self._is_public,
+            reload=self._reload,
+            before=before,
+        )
+
+    def _watch(self, gateway: Gateway) -> None:
+        """Fail with it, as long as it is the one that serves."""
+
+        def failed(future: asyncio.Future[StartError]) -> None:
+            if not future.cancelled() and gateway is self.current and not self.failed.done():
+                self.failed.set_result(future.result())
+
+        gateway.failed.add_done_callback(failed)
+
+
+async def serve(config: Config, read: Callable[[], Config] | None = None, file: Path | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, in one process or several; returns the exit code. Raises `StartError`. `read`
+    reads `file` again, for reloads; without it there are none."""
+    count = worker_count(config)
+
+    def build(logs: Logs) -> Server:
+        if count == 1:
+            return Generations(config, logs, read=read, file=file)
+        return Supervisor(config, count, logs, read=read, file=file)
+
+    return await run_until_signal(config, build)
+
+
+async def deliver(config: Config, read: Callable[[], Config] | None = None, file: Path | None = None) -> int:
+    """Deliver accepted requests until SIGTERM or SIGINT, without a listener for clients; returns the exit code. Raises
+    `StartError`."""
+    # One process: what it does is wait for the store and the upstreams.
+    own, again = _delivering(config), None if read is None else lambda: _delivering(read())
+    return await run_until_signal(own, lambda logs: Generations(own, logs, is_public=False, read=again, file=file))
+
+
+def _delivering(config: Config) -> Config:
+    delivery = config.delivery.model_copy(update={"workers": 1})
+    return config.model_copy(update={"delivery": delivery, "workers": 1})
+
+
+# -- one of several workers --------------------------------------------------------------------------------------------
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -69,7 +225,7 @@ class Worker(Generations):
     # -- called by the supervisor -------------------------------------------------------------------------------------
 
     async def report(self) -> None:
-        await self.current.ask_store()
+        await self.current.parts.ask_store()
         self._send_report()
 
     async def take_seats(self, seats: frozenset[int]) -> None:
@@ -113,7 +269,7 @@ class Worker(Generations):
         return self._channel.ask("save_activity", service, rows)
 
     def _send_report(self) -> None:
-        self._channel.call("take_report", self.current.metrics.take(), self.current.health)
+        self._channel.call("take_report", self.metrics.take(), self.health)
 
 
 async def _refusal_of(preparing: asyncio.Task[Gateway]) -> str | None:

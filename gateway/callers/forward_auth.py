@@ -78,7 +78,6 @@ class ForwardAuth(Verifier):
         self._reported_seconds = -_REPORT_SECONDS
 
     async def close(self) -> None:
-        """Close the client."""
         await self._upstream.close()
 
     def known(self, request: Request) -> Verified | ScopeUnsuitable | None:

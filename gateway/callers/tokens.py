@@ -103,14 +103,8 @@ class Key:
             return False
 
 
-@immutable
-class Document:
-    """What a source returned. `max_age_seconds` is how long it may be cached, None where nobody says so."""
-
-    content: bytes
-    max_age_seconds: float | None = None
-
-
+Document = tuple[bytes, float | None]
+"""What a source returned, and for how many seconds it may be cached; None where nobody says so."""
 Source = Callable[[], Awaitable[Document]]
 """Fetches a document with keys, in a limited time. Raises `Unfetched`."""
 
@@ -286,8 +280,8 @@ class KeySet:
         if self._source is None:
             return
         try:
-            document = await self._source()
-            keys = read_keys(document.content)
+            content, max_age_seconds = await self._source()
+            keys = read_keys(content)
         except (Unfetched, KeySetInvalid) as error:
             if not self._is_failing:
                 kept = "those that are known are kept for now" if self.is_known else "none are known"
@@ -299,7 +293,7 @@ class KeySet:
             _LOG.info("the keys of %s were fetched", self._name)
         self._is_failing = False
         self._publish(KeysFetched(FetchResult.FETCHED))
-        self._replace(keys, sha256(document.content).digest(), document.max_age_seconds)
+        self._replace(keys, sha256(content).digest(), max_age_seconds)
 
     def _replace(self, keys: tuple[Key, ...], digest: bytes, max_age_seconds: float | None) -> None:
         age = min(max(max_age_seconds or 0.0, _MAX_AGE_SECONDS_MIN), _MAX_AGE_SECONDS_MAX)
@@ -325,7 +319,7 @@ _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": f"idempotency-ga
 async def fetch_file(path: Path) -> Document:
     """A file on this machine, which is read anew as if it were fetched. Raises `Unfetched`."""
     try:
-        return Document(await asyncio.to_thread(_read, path))
+        return await asyncio.to_thread(_read, path), None
     except OSError as error:
         raise Unfetched(f"{path}: {error.strerror}") from None
 
@@ -347,8 +341,8 @@ def discovered_source(issuer: str, tls: ssl.SSLContext) -> Source:
 
     async def fetch() -> Document:
         async with _session(tls, names) as session:
-            configuration = await _get(session, url)
-            return await _get(session, _key_set_url(issuer, configuration.content, url))
+            configuration, _ = await _get(session, url)
+            return await _get(session, _key_set_url(issuer, configuration, url))
 
     return fetch
 
@@ -403,7 +397,7 @@ async def _get(session: ClientSession, url: str) -> Document:
     except (ClientError, OSError, ValueError) as error:
         # Its text may repeat what the server sent.
         raise Unfetched(f"{url}: {type(error).__name__}") from None
-    return Document(bytes(content), float(found[1]) if found else None)
+    return bytes(content), float(found[1]) if found else None
 
 
 # -- verifiers ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Final, NoReturn
@@ -240,11 +240,11 @@ class DeliveryWorker:
         where it is at hand. It is the task's from now on."""
         if self._is_stopped or self._is_stalled() or route not in self._routes or self._is_running(record):
             return False
-        place = self._places.take(route)
-        if place is None:
+        generation = self._places.take(route)
+        if generation is None:
             return False
         self._running.add(record.identity.operation_id.int)
-        self._keep(self._loop.create_task(self._deliver(record, place, request)))
+        self._keep(self._loop.create_task(self._deliver(route, generation, record, request)))
         return True
 
     def _keep(self, task: asyncio.Task[None]) -> None:
@@ -263,7 +263,7 @@ class DeliveryWorker:
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("a delivery failed because of a bug; it is tried again", exc_info=error)
 
-    async def _deliver(self, record: Record, place: Place, request: Request | None) -> None:
+    async def _deliver(self, route: Route, generation: int, record: Record, request: Request | None) -> None:
         """Open the request unless it is at hand, claim the operation, send it, and wait for the end of it."""
         operation_id = record.identity.operation_id
         operation: Operation | None = None
@@ -271,9 +271,9 @@ class DeliveryWorker:
         is_sent: bool | None = None
         why = ""
         try:
-            delivery = DeliveryAttempt(record, on_send=partial(self._sent, place))
+            delivery = DeliveryAttempt(record, on_send=partial(self._sent, route, generation))
             if request is None:
-                opened = await self._open(place.route, record)
+                opened = await self._open(route, record)
                 if opened is None:
                     return
                 request, unopenable = opened
@@ -284,7 +284,7 @@ class DeliveryWorker:
             ended = await operation.wait_ended()
             if isinstance(ended, Conclusion):
                 is_sent, is_recorded = ended.is_sent, isinstance(ended.others, Snapshot)
-                why = self._read_ended(place.route, ended)
+                why = self._read_ended(route, ended)
         except StoreError as error:
             _LOG.debug("the request of operation %s cannot be read, and is tried again: %s", operation_id, error)
         finally:
@@ -293,14 +293,14 @@ class DeliveryWorker:
             if not is_recorded:
                 self._leave_alone(record)
             self._running.discard(operation_id.int)
-            self._places.give_back(place, is_sent=is_sent, why=why)
+            self._places.give_back(route, generation, is_sent=is_sent, why=why)
             if self._has_more or (record.delivery is not None and record.delivery.lane is not None):
                 self._wake_in(_BUSY_SECONDS)
 
-    def _sent(self, place: Place) -> None:
+    def _sent(self, route: Route, generation: int) -> None:
         """The breaker has more places in a second, however long this delivery takes."""
-        if self._places.sent(place):
-            self._wake_for_breakers((place.route,))
+        if self._places.sent(route, generation):
+            self._wake_for_breakers((route,))
 
     def _leave_alone(self, record: Record) -> None:
         number = record.identity.operation_id.int
@@ -462,14 +462,6 @@ def _request_of(route: Route, record: Record, kept: KeptRequest) -> Request:
 # -- how many at once --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place for one delivery on this route. Give it back once."""
-
-    route: Route
-    generation: int
-
-
 class Places:
     """How many deliveries may run at once in this process: for each route, and for each upstream by a breaker. A place
     is taken before the operation is claimed, so that a claimed request is sent at once. One without a place stays
@@ -486,8 +478,9 @@ class Places:
         of_upstream = self._breaker(route).free(self._clock())
         return max(0, free if of_upstream is None else min(free, of_upstream))
 
-    def take(self, route: Route) -> Place | None:
-        """A place, None where all are taken or the breaker is open."""
+    def take(self, route: Route) -> int | None:
+        """Take a place, to be given back once; returns the breaker's generation, None where all places are taken or the
+        breaker is open."""
         if self._taken[route.name] >= _in_flight_max(route):
             return None
         breaker = self._breaker(route).begin(self._clock())
@@ -495,21 +488,21 @@ class Places:
             return None
         self._put(route, breaker)
         self._taken[route.name] += 1
-        return Place(route, breaker.generation)
+        return breaker.generation
 
-    def sent(self, place: Place) -> bool:
+    def sent(self, route: Route, generation: int) -> bool:
         """The first byte of the delivery goes out: its upstream can be reached. Returns whether the breaker changes its
         phase by that."""
-        before = self._breaker(place.route)
-        after = before.sent(self._clock(), place.generation)
-        self._put(place.route, after)
+        before = self._breaker(route)
+        after = before.sent(self._clock(), generation)
+        self._put(route, after)
         return after.phase is not before.phase
 
-    def give_back(self, place: Place, *, is_sent: bool | None, why: str = "") -> None:
+    def give_back(self, route: Route, generation: int, *, is_sent: bool | None, why: str = "") -> None:
         """The delivery ended. `is_sent` as in `Breaker.end`; `why` is what a breaker that opens is reported with."""
-        self._taken[place.route.name] -= 1
-        breaker = self._breaker(place.route).end(self._clock(), place.generation, is_sent=is_sent)
-        self._put(place.route, breaker, why)
+        self._taken[route.name] -= 1
+        breaker = self._breaker(route).end(self._clock(), generation, is_sent=is_sent)
+        self._put(route, breaker, why)
 
     def wake_seconds(self, route: Route) -> float | None:
         """How long until the breaker has more places by the passing of time alone; None where it never will."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.config.models import KafkaSink as KafkaSettings
 from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import OneByOne, Publication, SinkUnusable, reason
+from gateway.events.relay import Publication, Sink, SinkUnusable, reason
 from gateway.observe.facts import PublicationResult as Result
 from gateway.upstream.connect import PemError, client_context
 
@@ -30,9 +30,7 @@ _REQUEST_BYTES_MAX: Final = 2 * 1024 * 1024
 _CLOSE_SECONDS: Final = 5.0
 
 
-class KafkaSink(OneByOne):
-    """Sends each event to the topic."""
-
+class KafkaSink(Sink):
     def __init__(self, settings: KafkaSettings, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._settings = settings
         self._timeout_seconds = timeout_seconds

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from gateway.config.models import NatsSink as NatsSettings
 from gateway.core.operation import MICROSECONDS
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent
-from gateway.events.sink import OneByOne, Publication, SinkUnusable, reason
+from gateway.events.relay import Publication, Sink, SinkUnusable, reason
 from gateway.observe.facts import PublicationResult as Result
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ _REPLICAS_MIN: Final = 3
 _KEPT: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
-class NatsSink(OneByOne):
-    """Publishes each event to the stream."""
-
+class NatsSink(Sink):
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self._settings = settings
         self._warn = warn

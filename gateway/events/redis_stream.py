@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 
 from gateway.config.models import RedisStreamSink as RedisStreamSettings
 from gateway.core.outbox import PublishedEvent
-from gateway.events.sink import Outgoing, Publication, reason
+from gateway.events.relay import Outgoing, Publication, Sink, reason
 from gateway.observe.facts import PublicationResult as Result
 
 TIMEOUT_SECONDS: Final = 5.0
@@ -47,11 +47,13 @@ _NOT_IN_SCRIPT: Final = ("user executing the script can't", "ACL failure in scri
 _FSYNC_MILLISECONDS: Final = 2000
 
 
-class RedisStreamSink:
+class RedisStreamSink(Sink):
     """Adds each event to the stream, those of a batch by one round trip."""
 
     # So few that large ones arrive within the deadline, too.
     batch_max = 16
+    # A publication takes a connection.
+    places = 16
 
     def __init__(self, settings: RedisStreamSettings, warn: Callable[[str], None]) -> None:
         self._settings = settings

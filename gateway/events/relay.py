@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -29,15 +30,106 @@ from typing import Final, NoReturn
 from gateway.core.delivery import Breaker, BreakerPolicy, Phase
 from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, microseconds
-from gateway.core.outbox import pause_us
-from gateway.events.sink import Publication, Sink, SinkUnusable
-from gateway.observe.facts import Events, EventsPublished, SinkChanged
+from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent, pause_us
+from gateway.observe.facts import (
+    Events,
+    EventsPublished,
+    Fact,
+    OperationAccepted,
+    OperationSettled,
+    SinkChanged,
+    SweepDone,
+)
 from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import StoreError, end_tasks
 from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, Publications
 from gateway.upkeep.timer import repeat
 
 _LOG = logging.getLogger("gateway")
+
+# -- sinks -------------------------------------------------------------------------------------------------------------
+# The contract of a sink: it publishes events and returns the result of each.
+#
+# A publication whose acknowledgement is missing may have arrived. So every sink may get an event several times, always
+# under the same id and with the same bytes, and consumers recognise it by the id.
+
+REASON_CHARACTERS_MAX: Final = 300
+
+
+@immutable
+class Publication:
+    """What became of publishing an event. `why` is for operators; it may hold a part of a response, and then `cause` is
+    for the log, without that. `retry_after_us` is what a consumer asked for where it failed; `secret_ids` signed what
+    was delivered."""
+
+    result: Result
+    why: str = ""
+    cause: str = ""
+    retry_after_us: int | None = None
+    secret_ids: tuple[str, ...] = ()
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it is to be published again, and nothing else is known."""
+        return self.result in (Result.FAILED, Result.UNKNOWN)
+
+
+Outgoing = tuple[PublishedEvent, int]
+"""An event, and how many times an operator had it delivered again although it had been given up.
+
+A broker that recognises ids it has seen must then not swallow the event.
+"""
+
+
+class SinkUnusable(Exception):
+    """A sink cannot be opened on this machine: its library is missing. The text says what to do."""
+
+
+class Sink:
+    """A place that events are published to. Lives on one event loop."""
+
+    batch_max = 1
+    """How many events it takes at a time. They end together, so each of them waits for the slowest."""
+    places = 100
+    """How many publications there may be at a time, each of a batch."""
+    schedule_us = BROKER_SCHEDULE_US
+    """The pauses before an event that failed is published again."""
+
+    async def open(self) -> None:
+        """Prepare, without waiting for the sink's server. Raises `SinkUnusable`."""
+
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        """Publish each event once, within the sink's own deadline. Returns the results in their order. Raises only what
+        is a bug."""
+        return [await self.publish_one(*each) for each in batch]
+
+    async def publish_one(self, event: PublishedEvent, redeliveries: int) -> Publication:
+        """As `publish`, of a sink that takes one at a time: none then waits for another one's acknowledgement."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End what `open` prepared."""
+
+
+class StdoutSink(Sink):
+    """Writes each event as one line of JSON on standard output, for trying. At most once: nobody acknowledges a
+    line."""
+
+    batch_max = 100
+
+    async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
+        sys.stdout.buffer.write(b"".join([event.cloudevent() + b"\n" for event, _ in batch]))
+        sys.stdout.buffer.flush()
+        return [Publication(Result.DELIVERED)] * len(batch)
+
+
+def reason(text: str) -> str:
+    """A text from outside as a reason: in printable ASCII, and not long."""
+    printable = "".join(each if " " <= each <= "~" else "?" for each in text[:REASON_CHARACTERS_MAX])
+    return printable.strip() or "no reason given"
+
+
+# -- relay -------------------------------------------------------------------------------------------------------------
 
 LEASE_SECONDS: Final = EVENT_LEASE_US_MAX / 2 / MICROSECONDS
 # A publication that takes longer is given up, so that it ends within its lease.
@@ -56,28 +148,19 @@ _CLOSE_SECONDS: Final = 5.0
 _NO_GENERATION: Final = -1
 
 
-@immutable
-class SinkSettings:
-    """A sink's settings for the relay. An event older than `keep_us` that fails again is dead. `places` bounds the
-    publications at a time, each of a batch."""
-
-    name: str
-    schedule_us: tuple[int, ...]
-    keep_us: int
-    places: int = 16
-    breaker: BreakerPolicy = BreakerPolicy()
-
-
 @dataclass(eq=False, slots=True)
 class Relay:
-    """The publications of one process. Lives on one event loop. `clock` counts seconds and never goes back; `draw` is
-    uniform in [0, 1). `busy_seconds` is the pause between polls while every sink keeps up."""
+    """The publications of one process to its sinks, by their names. Lives on one event loop. An event older than
+    `keep_us` that fails again is dead. `clock` counts seconds and never goes back; `draw` is uniform in [0, 1).
+    `busy_seconds` is the pause between polls while every sink keeps up."""
 
     store: Publications
-    sinks: InitVar[Sequence[tuple[SinkSettings, Sink]]]
+    sinks: InitVar[Mapping[str, Sink]]
     events: Events
     _: KW_ONLY
     service: str
+    keep_us: int
+    breaker: BreakerPolicy
     clock: Callable[[], float]
     draw: Callable[[], float] = random.random
     busy_seconds: float = BUSY_SECONDS
@@ -91,8 +174,8 @@ class Relay:
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _has_room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    def __post_init__(self, sinks: Sequence[tuple[SinkSettings, Sink]]) -> None:
-        self._places = [_Places(settings, sink, self.events, self.clock) for settings, sink in sinks]
+    def __post_init__(self, sinks: Mapping[str, Sink]) -> None:
+        self._places = [_Places(name, sink, self.breaker, self.events, self.clock) for name, sink in sinks.items()]
 
     @property
     def running(self) -> int:
@@ -113,6 +196,13 @@ class Relay:
     def wake(self) -> None:
         """Poll soon: a change was just made that may have events."""
         self._wake.set()
+
+    def wants(self, kind: type[Fact]) -> bool:
+        return kind in (OperationSettled, OperationAccepted, SweepDone)
+
+    def __call__(self, _fact: Fact) -> None:
+        """This process made such a change."""
+        self.wake()
 
     def stop(self) -> None:
         """Lease nothing any more."""
@@ -188,7 +278,7 @@ class Relay:
         for publication, ended in groupby(zip(publications, batch, strict=True), itemgetter(0)):
             alike = [leased for _, leased in ended]
             places.judge(generation, publication, len(alike))
-            self._reports.extend([self._report_of(places.settings, leased, publication) for leased in alike])
+            self._reports.extend([self._report_of(places.sink, leased, publication) for leased in alike])
             events = tuple([(leased.event.id, leased.event.type) for leased in alike])
             of_all = publication.result, publication.why, publication.secret_ids
             self.events.publish(EventsPublished(places.name, events, *of_all))
@@ -204,14 +294,14 @@ class Relay:
             else:
                 _LOG.error("publishing an event failed because of a bug; it is tried again", exc_info=error)
 
-    def _report_of(self, settings: SinkSettings, leased: LeasedEvent, publication: Publication) -> EventReport:
+    def _report_of(self, sink: Sink, leased: LeasedEvent, publication: Publication) -> EventReport:
         ids = leased.sink, leased.event.id, leased.tries, leased.redeliveries
         is_refused = publication.result is Result.REFUSED
         if publication.result is Result.DELIVERED:
             return EventReport(*ids, EventFate.PUBLISHED, line=leased.line)
-        if is_refused or (publication.is_failed and leased.age_us >= settings.keep_us):
+        if is_refused or (publication.is_failed and leased.age_us >= self.keep_us):
             return EventReport(*ids, EventFate.DEAD, publication.why, line=leased.line)
-        pause = pause_us(settings.schedule_us, leased.tries, self.draw(), publication.retry_after_us)
+        pause = pause_us(sink.schedule_us, leased.tries, self.draw(), publication.retry_after_us)
         return EventReport(*ids, EventFate.PUT_OFF, publication.why, pause, leased.line)
 
     async def report(self) -> None:
@@ -245,12 +335,12 @@ class Relay:
 class _Places:
     """One sink: how many events may be published. `has_more`: the last lease may have left some of them."""
 
-    def __init__(self, settings: SinkSettings, sink: Sink, events: Events, clock: Callable[[], float]) -> None:
-        self.settings = settings
-        self.name = settings.name
-        self.sink, self._events, self._clock = sink, events, clock
+    def __init__(
+        self, name: str, sink: Sink, breaker: BreakerPolicy, events: Events, clock: Callable[[], float]
+    ) -> None:
+        self.name, self.sink, self._events, self._clock = name, sink, events, clock
         self._taken = 0
-        self._breaker = Breaker(settings.breaker)
+        self._breaker = Breaker(breaker)
         self._is_open = False
         self.has_more = False
 
@@ -259,14 +349,14 @@ class _Places:
         """For how many events publications may begin now."""
         if not self._is_open:
             return 0
-        free = (self.settings.places - self._taken) * self.sink.batch_max
+        free = (self.sink.places - self._taken) * self.sink.batch_max
         of_breaker = self._breaker.free(self._clock())
         return free if of_breaker is None else min(free, of_breaker)
 
     @property
     def is_behind(self) -> bool:
         """Whether more events wait, and enough places are free to lease some."""
-        return self.has_more and 2 * self._taken <= self.settings.places
+        return self.has_more and 2 * self._taken <= self.sink.places
 
     async def open(self) -> None:
         try:

@@ -32,9 +32,9 @@ from gateway import __version__
 from gateway.config.models import WebhookSink as WebhookSettings
 from gateway.core.delivery import retry_after_us
 from gateway.core.egress import EgressPolicy, check_address
-from gateway.core.outbox import PublishedEvent
+from gateway.core.outbox import WEBHOOK_SCHEDULE_US, PublishedEvent
 from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, living, sign
-from gateway.events.sink import OneByOne, Publication, reason
+from gateway.events.relay import Publication, Sink, reason
 from gateway.observe.facts import PublicationResult as Result
 from gateway.upstream.connect import Names
 
@@ -92,8 +92,12 @@ RESPONSE_BYTES_MAX: Final = 1024
 _MEDIA_TYPES: Final = {"cloudevents": "application/cloudevents+json; charset=utf-8", "standard": "application/json"}
 
 
-class WebhookSink(OneByOne):
+class WebhookSink(Sink):
     """Posts each event to the URL."""
+
+    # A publication takes a connection.
+    places = 16
+    schedule_us = WEBHOOK_SCHEDULE_US
 
     def __init__(
         self,

@@ -5,10 +5,8 @@ counts them, in families that are merged over workers and written for a scrape, 
 `logs` makes and writes their lines, in a thread of its own. `status` derives from them whether the gateway is ready; it
 has what the status port and the admin port have in common.
 
-*Pictures.* `activity` makes numbers of short spans of time of the counters, and adds those of all processes.
-
 *Traces.* `tracing` decides which requests are sampled, and sends their spans.
 
-Entered by facts.Events.publish, metrics.Metrics, logs.Logs, activity.gathered, tracing.Tracing, status.StatusServer.
+Entered by facts.Events.publish, metrics.Metrics, logs.Logs, tracing.Tracing, status.StatusServer.
 Imports core.
 """

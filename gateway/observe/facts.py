@@ -589,8 +589,6 @@ class RecordUnreadable(Fact):
 
 @event
 class LeaseLost(Fact):
-    """A running attempt can no longer trust its lease."""
-
     operation_id: UUID
     token: int
     detail: str
@@ -639,8 +637,6 @@ class WebhookRefused(Fact):
 
 @event
 class WebhookVerified(Fact):
-    """A message to an inbox was signed by these secrets."""
-
     route: str
     secret_ids: tuple[str, ...]
 
@@ -705,8 +701,6 @@ FetchResult = StrEnum("FetchResult", "FETCHED FAILED")
 
 @event
 class KeysFetched(Fact):
-    """The keys of an issuer of tokens were fetched, or could not be."""
-
     result: FetchResult
     counts = "counter idempotency_key_set_fetches_total{result}: Attempts to fetch the keys of issuers of tokens"
 
@@ -717,8 +711,6 @@ Decision = StrEnum("Decision", "ALLOWED REMEMBERED REFUSED UNAVAILABLE")
 
 @event
 class AuthorizationDecided(Fact):
-    """An authorising service decided about a request, or could not."""
-
     decision: Decision
     counts = "counter idempotency_forward_auth_total{decision}: Requests that an authorising service decided about"
 
@@ -879,8 +871,6 @@ class SinkChanged(Fact):
 
 @event
 class EventsCounted(Fact):
-    """What waits for each sink of the service, as its store counts it."""
-
     sinks: Mapping[str, Any]
 
     # Every worker counts the whole service.
@@ -956,8 +946,6 @@ class StoreMet(Fact):
 
 @event
 class SynchronyChanged(Fact):
-    """Whether a standby has what the durable store acknowledges, from now on."""
-
     is_synchronous: bool
     counts = """
     gauge min idempotency_store_synchronous of is_synchronous: Whether a standby has what the durable store acknowledges
@@ -1115,8 +1103,6 @@ class SignedIn(Fact):
 
 @event
 class LoopStalled(Fact):
-    """The event loop did not run for this long."""
-
     lag_seconds: float
     counts = """
     histogram stall idempotency_loop_stall_seconds of lag_seconds: How long the event loop was held up, when it was
@@ -1152,6 +1138,10 @@ class Events:
         self._count = count
         self._kinds: dict[type[Fact], tuple[Counting | None, list[Observer]]] = {}
         self._failed: set[tuple[Observer | None, type[Fact]]] = set()
+
+    def add(self, observer: Observer) -> None:
+        self._observers += (observer,)
+        self.ask_again()
 
     def ask_again(self) -> None:
         """What an observer wants has changed."""

@@ -148,18 +148,14 @@ class LogWriter(logging.Handler):
         self._entries: deque[Entry] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_idle = False
-        self._dropped = 0
+        self.dropped = 0
+        """Lines lost since the start: because the queue was full, or because writing them failed."""
         self._counting = threading.RLock()
         self._reported = 0
         self._is_closing = False
         # A daemon, because a thread that is stuck in a write must not keep the process from exiting.
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
-
-    @property
-    def dropped(self) -> int:
-        """Lines lost since the start: because the queue was full, or because writing them failed."""
-        return self._dropped
 
     def put(self, seconds: float, level: int, message: Message, traceback: str | None = None) -> None:
         """Queue a line, or drop it when the writer is behind."""
@@ -200,7 +196,7 @@ class LogWriter(logging.Handler):
             self._is_idle = False
             time.sleep(0.0 if self._is_closing else _LINGER_SECONDS)
             self._write([self._made(*entries.popleft()) for _ in range(min(len(entries), _BATCH_MAX))])
-            lost = self._dropped - self._reported
+            lost = self.dropped - self._reported
             if lost and self._write(
                 [self._made(time.time(), logging.WARNING, Line("log lines were dropped", {"dropped": lost}), None)]
             ):
@@ -235,7 +231,7 @@ class LogWriter(logging.Handler):
 
     def _count_dropped(self, count: int) -> None:
         with self._counting:
-            self._dropped += count
+            self.dropped += count
 
 
 def _pieces(lines: list[bytes], bytes_max: int) -> Iterator[bytes]:

@@ -11,7 +11,6 @@ import asyncio
 import platform
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate, product
@@ -138,19 +137,15 @@ Taken = tuple[Family, Rows, Sequence[Rows]]
 """A family as of one moment: its own rows, and those of each worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exposition:
-    """The response to a scrape."""
-
-    content_type: str
-    body: bytes
+Exposition = tuple[bytes, str]
+"""The response to a scrape: its body, and the content type of that."""
 
 
 def encode(families: Sequence[Taken], accept: str, pids: Sequence[int]) -> Exposition:
     """All families in the format that an `Accept` header asks for. Slow with a thousand routes. `pids` are the worker
     processes of this one."""
     write, content_type = choose_encoder(accept)
-    return Exposition(content_type, write(_Scrape(families, pids)))
+    return write(_Scrape(families, pids)), content_type
 
 
 class _Scrape(Collector):

@@ -307,10 +307,10 @@ class StatusServer:
             return _text(503, "Too many scrapes at once.\n")
         self._scrapes += 1
         try:
-            exposition = await self._render(request.headers.get("Accept", ""))
+            body, content_type = await self._render(request.headers.get("Accept", ""))
         finally:
             self._scrapes -= 1
-        return terse(200, exposition.body, exposition.content_type)
+        return terse(200, body, content_type)
 
 
 _REFUSALS: Final = {404: "There is nothing here.\n", 405: "This port is read-only.\n"}

@@ -59,20 +59,8 @@ _ADOPT_SECONDS: Final = 30.0
 _ADOPT_REFUSED_SECONDS: Final = 3.0
 
 
-@dataclass(slots=True)
-class _Batch:
-    """The outcomes of one batch, by the store's result."""
-
-    applied: list[JournalEntry] = field(default_factory=list)
-    overtaken: list[JournalEntry] = field(default_factory=list)
-    refused: list[tuple[JournalEntry, str]] = field(default_factory=list)
-    left: list[tuple[JournalEntry, StoreError]] = field(default_factory=list)
-
-
 @dataclass(eq=False, slots=True)
 class Flusher:
-    """Flushes one journal."""
-
     store: Store
     journal: SqliteJournal
     events: Events
@@ -111,20 +99,17 @@ class Flusher:
                 ready = [each for each in entries if each.command.operation_id not in stuck]
                 if not ready:
                     continue
-                batch = await self._apply(ready)
-                await self._settle(batch)
-                stuck.update(entry.command.operation_id for entry, _ in batch.left)
-                was_silent = self._is_store_silent
-                self._is_store_silent = bool(batch.left) and not (batch.applied or batch.overtaken or batch.refused)
+                left = await self._apply(ready)
+                stuck.update(entry.command.operation_id for entry, _ in left)
+                was_silent, self._is_store_silent = self._is_store_silent, len(left) == len(ready)
                 if self._is_store_silent:
                     self._silent_at = after, stuck
-                    raise batch.left[0][1]
+                    raise left[0][1]
                 if was_silent:
                     # The store is back: begin with the first, for those that failed meanwhile.
                     after, stuck = None, set()
 
     async def run(self) -> NoReturn:
-        """Flush for ever, until cancelled."""
         await repeat(self._pass, pause_seconds=_PAUSE_SECONDS, pause_seconds_max=_PAUSE_SECONDS_MAX, sleep=self.sleep)
 
     async def _pass(self) -> float:
@@ -138,40 +123,41 @@ class Flusher:
             self._adopted_at_seconds = self.clock()
             await self.journal.adopt()
 
-    async def _apply(self, entries: list[JournalEntry]) -> _Batch:
-        batch = _Batch()
+    async def _apply(self, entries: list[JournalEntry]) -> list[tuple[JournalEntry, StoreError]]:
+        """Apply these, record the store's results in the journal, then report them; returns those without a result."""
+        applied: list[JournalEntry] = []
+        overtaken: list[JournalEntry] = []
+        refused: list[tuple[JournalEntry, str]] = []
+        left: list[tuple[JournalEntry, StoreError]] = []
 
         async def apply(entry: JournalEntry) -> None:
             try:
                 result = await self.store.apply(entry.command)
             except Unstorable as error:
-                batch.refused.append((entry, f"rejected: {error}"))
+                refused.append((entry, f"rejected: {error}"))
             except StoreError as error:
-                batch.left.append((entry, error))
+                left.append((entry, error))
             else:
                 if isinstance(result, Applied):
-                    batch.applied.append(entry)
+                    applied.append(entry)
                 elif _is_overtaken(entry.command, result):
-                    batch.overtaken.append(entry)
+                    overtaken.append(entry)
                 else:
-                    batch.refused.append((entry, f"the record is {result.snapshot.state} without it"))
+                    refused.append((entry, f"the record is {result.snapshot.state} without it"))
 
         await asyncio.gather(*[apply(entry) for entry in entries])
-        return batch
-
-    async def _settle(self, batch: _Batch) -> None:
-        """Record the store's results in the journal, then report them."""
-        if done := [entry.entry_id for entry in (*batch.applied, *batch.overtaken)]:
+        if done := [entry.entry_id for entry in (*applied, *overtaken)]:
             await self.journal.forget(done)
-        for entry in batch.applied:
+        for entry in applied:
             self.events.publish(OperationSettled(*_names_of(entry), "from the journal", None, is_late=True))
-        for entry in batch.overtaken:
+        for entry in overtaken:
             _, operation_id, token, event = _names_of(entry)
             _LOG.debug("%s of %s under token %d was overtaken", event, operation_id, token)
-        if batch.refused:
-            await self.journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
-        for entry, why in batch.refused:
+        if refused:
+            await self.journal.refuse([(entry.entry_id, why) for entry, why in refused])
+        for entry, why in refused:
             self.events.publish(FlushRefused(*_names_of(entry), why))
+        return left
 
 
 def _names_of(entry: JournalEntry) -> tuple[str, UUID, int, Event]:
@@ -238,7 +224,6 @@ class UnsentWorker:
     _is_stopped: bool = field(default=False, init=False)
 
     def stop(self) -> None:
-        """Begin nothing more."""
         self._is_stopped = True
 
     async def run_once(self) -> None:

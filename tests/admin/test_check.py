@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.app.serve import Generations
+from gateway.app.worker import Generations
 from gateway.cli import main
 from gateway.config import load
 from tests.store.postgres_sessions import roles, url_as

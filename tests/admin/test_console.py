@@ -18,21 +18,21 @@ import jinja2
 import pytest
 
 from gateway.admin.pages.pictures import Picture, counted_part, counted_since_us, pictures
-from gateway.app.serve import Generations
 from gateway.app.stores import journal_directory, name_of
+from gateway.app.worker import Generations
 from gateway.config import load
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, Release
-from gateway.observe.activity import HOUR, WEEK, Activity, Numbers, Window, encoded
 from gateway.store.base import NotApplied
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import ActivityRow
+from gateway.upkeep.activity import HOUR, WEEK, Activity, Numbers, Window, encoded
 from tests.admin.shell import doubt
 from tests.admin.test_pages import HOSTILE, TOKENS, Browser, multipart
-from tests.observe.test_activity import of
 from tests.support.eventually import eventually
 from tests.support.house import House, config_text, sqlite_store, status_of
 from tests.support.upstream import Answer, RecordingUpstream
+from tests.upkeep.test_pictures import of
 
 ROLES = {"vera": "viewer", "olga": "operator", "ada": "admin"}
 ADMIN = {

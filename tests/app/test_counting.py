@@ -19,9 +19,8 @@ from gateway.app.share import bind_seats, close_seats, share_of
 from gateway.app.supervisor import Channel, Supervisor, WorkerProcess
 from gateway.app.worker import Worker
 from gateway.config import parse
-from gateway.observe.activity import BUCKET_US, HOUR, MINUTE_US, WEEK
 from gateway.observe.logs import Logs
-from gateway.upkeep.activity import ActivitySampler
+from gateway.upkeep.activity import BUCKET_US, HOUR, MINUTE_US, WEEK, ActivitySampler
 from tests.support.house import config_text, sqlite_store
 
 MINUTES = 5

@@ -18,8 +18,8 @@ from gateway.app import gateway as composition
 from gateway.app.gateway import Gateway
 from gateway.app.host import make_state_dir
 from gateway.app.life import StartError
-from gateway.app.serve import serve
 from gateway.app.stores import name_of
+from gateway.app.worker import serve
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused
 from gateway.store.postgres.store import PostgresStore

@@ -13,7 +13,7 @@ from gateway.app.life import run
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.redis_stream import RedisStreamSink
-from gateway.events.sink import Publication, Sink
+from gateway.events.relay import Publication, Sink
 from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import NotApplied
 from gateway.store.postgres.store import PostgresStore

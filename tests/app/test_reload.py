@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from gateway.app.reload import Reloading, reload_gateways
-from gateway.app.serve import Generations
 from gateway.app.supervisor import Supervisor
+from gateway.app.worker import Generations
 from gateway.cli import main
 from gateway.config import Config, parse
 from gateway.config.effective import NEEDS_RESTART
@@ -336,7 +336,7 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
             raise ZeroDivisionError
 
     config.state_dir.mkdir()
-    reloading = Reloading(Failing(config), config, lambda: changed)
+    reloading = Reloading(Failing(config), lambda: changed)
     await reloading.start()
     try:
         (place,) = (config.state_dir / "control").iterdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.upkeep.timer import LOOK_SECONDS, Duty
+from gateway.upkeep.duty import LOOK_SECONDS, Duty
 from tests.observe.scrape import Scrape
 from tests.support.eventually import eventually
 from tests.support.house import House, house, sqlite_store

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from gateway.app.life import run
-from gateway.app.serve import serve
+from gateway.app.worker import serve
 from gateway.config import load
 
 _BEAT_SECONDS = 0.001

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from gateway.observe.activity import BUCKET_US, Numbers
+from gateway.upkeep.activity import BUCKET_US, Numbers
 from tests.admin.shell import doubt
 from tests.browser.test_console import SHOTS, check, opened, settings, sign_in
 from tests.support.house import House, house

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gateway.app.life import StartError
-from gateway.app.stores import outbox_of, settings_of, sink_of
+from gateway.app.stores import outbox_of, relay_of, sink_of
 from gateway.app.traffic import callers_of
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.effective import effective
@@ -47,6 +47,7 @@ from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events
 from gateway.protect.accepting import AcceptPolicy
 from gateway.protect.route import accept_policy, route_of
+from gateway.store.base import boot_seconds
 from tests.config.support import (
     ACCEPTING,
     INBOX,
@@ -57,6 +58,7 @@ from tests.config.support import (
     rows,
     written,
 )
+from tests.support.memory_store import MemoryStore
 
 TOKEN = "0123456789abcdef"
 KEY = "A" * 43 + "="
@@ -620,9 +622,11 @@ def test_each_setting_reaches_its_sink() -> None:
     assert bus._settings == config.events.sinks[3]
     assert isinstance(log, KafkaSink)
     assert log._settings == config.events.sinks[4]
-    assert settings_of(config, config.events.sinks[0]).keep_us == microseconds(7200)
+    relay = relay_of(config, MemoryStore().cold, Events(), boot_seconds)
+    assert relay is not None
+    assert relay.keep_us == microseconds(7200)
     # Those that take a connection for each event take fewer at a time.
-    assert [settings_of(config, sink).places for sink in config.events.sinks] == [16, 16, 16, 100, 100]
+    assert [sink.places for sink in (webhook, stream, aged, bus, log)] == [16, 16, 16, 100, 100]
     outbox = outbox_of(config, NO_SEALING)
     assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)
     assert [each.is_ordered for each in outbox.subscriptions] == [False, False, False, True, False]

@@ -254,10 +254,10 @@ def test_every_target_and_variable_of_make_exists() -> None:
 
 async def test_every_metric_that_is_named_is_exposed() -> None:
     """From the start."""
-    exposition = await Metrics(routes=["a"], has_fast_tier=True, version="1").render("text/plain")
+    body, _ = await Metrics(routes=["a"], has_fast_tier=True, version="1").render("text/plain")
     named = set(re.findall(r"(?<!schema\s)`(idempotency_[a-z_]+)[`{]", PROSE)) - {"idempotency_gateway"}
     assert len(named) > 40
-    assert named <= set(re.findall(r"^# TYPE (\w+)", exposition.body.decode(), re.MULTILINE))
+    assert named <= set(re.findall(r"^# TYPE (\w+)", body.decode(), re.MULTILINE))
 
 
 def test_every_verdict_is_explained() -> None:

@@ -16,7 +16,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Record, RequestInfo, Snapshot, State
 from gateway.core.outbox import EventType, Outbox, Part, PublishedEvent, Subscription
 from gateway.core.webhook import Secret
-from gateway.events.sink import Publication, Sink
+from gateway.events.relay import Publication, Sink
 from tests.conformance.hand import ANSWER, SERVICE, Hand, Speech
 from tests.support.memory_store import EPOCH_US
 

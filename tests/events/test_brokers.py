@@ -19,7 +19,7 @@ from gateway.core.outbox import Part, PublishedEvent
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.redis_stream import RedisStreamSink
-from gateway.events.sink import Publication, Sink, SinkUnusable, StdoutSink
+from gateway.events.relay import Publication, Sink, SinkUnusable, StdoutSink
 from gateway.observe.facts import PublicationResult as Result
 from tests.events.support import kafka_at, nats_at, new_event, opened, publish, stream_at
 from tests.support.eventually import eventually

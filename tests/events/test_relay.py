@@ -12,9 +12,8 @@ import pytest
 
 from gateway.core.delivery import BreakerPolicy
 from gateway.core.operation import microseconds
-from gateway.core.outbox import BROKER_SCHEDULE_US, EventType, Outbox, PublishedEvent, Subscription
-from gateway.events.relay import BUSY_SECONDS, LEASE_SECONDS, Relay, SinkSettings
-from gateway.events.sink import Outgoing, Publication
+from gateway.core.outbox import EventType, Outbox, PublishedEvent, Subscription
+from gateway.events.relay import BUSY_SECONDS, LEASE_SECONDS, Outgoing, Publication, Relay, Sink
 from gateway.observe.facts import Events, EventsPublished, Fact, SinkChanged
 from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import NotApplied
@@ -28,7 +27,7 @@ TOO_LARGE = Publication(Result.REFUSED, "too large")
 
 
 @dataclass
-class ScriptedSink:
+class ScriptedSink(Sink):
     """Gives these results one after the other, then `Delivered`; while `gate` is not set, none. `batches` has the
     number of events of each publication."""
 
@@ -41,18 +40,12 @@ class ScriptedSink:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    async def open(self) -> None:
-        pass
-
     async def publish(self, batch: Sequence[Outgoing]) -> Sequence[Publication]:
         self.batches.append(len(batch))
         self.published.extend(batch)
         results = [self.results.pop(0) if self.results else DELIVERED for _ in batch]
         await self.gate.wait()
         return results
-
-    async def close(self) -> None:
-        pass
 
 
 class House:
@@ -67,15 +60,14 @@ class House:
 
     async def relay(self, *, failures: int = 1000, places: int = 4, busy_seconds: float = BUSY_SECONDS) -> Relay:
         breaker = BreakerPolicy(failures, 10.0, 300.0)
-        sinks = [
-            (SinkSettings(name, BROKER_SCHEDULE_US, microseconds(KEEP_SECONDS), places, breaker), sink)
-            for name, sink in (("a", self.a), ("b", self.b))
-        ]
+        self.a.places = self.b.places = places
         relay = Relay(
             self.store,
-            sinks,
+            {"a": self.a, "b": self.b},
             Events(self.facts.append),
             service=SERVICE,
+            keep_us=microseconds(KEEP_SECONDS),
+            breaker=breaker,
             clock=lambda: self.store.memory.clock.now_us / 1e6,
             draw=lambda: 0.5,
             busy_seconds=busy_seconds,

@@ -25,7 +25,7 @@ from gateway.config.models import WebhookSink as WebhookSettings
 from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
 from gateway.core.webhook import STANDARD_WEBHOOKS, Algorithm, Secret, Verified, sign, signing_key, verify
-from gateway.events.sink import Publication
+from gateway.events.relay import Publication
 from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSink
 from gateway.observe.facts import PublicationResult as Result
 from tests.events.support import new_event, opened, publish, webhook_at

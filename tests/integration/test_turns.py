@@ -11,7 +11,7 @@ from gateway.admin.reports import accept_loss
 from gateway.core.operation import Audit
 from gateway.store.memory.epoch import after_loss, amnesia_of, memo_of
 from gateway.store.postgres.store import PostgresStore
-from gateway.upkeep.timer import LEASE_SECONDS
+from gateway.upkeep.duty import LEASE_SECONDS
 from tests.observe.scrape import Scrape
 from tests.store.postgres_sessions import opened
 from tests.support.eventually import eventually

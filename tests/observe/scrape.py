@@ -55,9 +55,9 @@ class Scrape:
 
 async def scrape(metrics: Metrics) -> Scrape:
     """What Prometheus gets now."""
-    exposition = await metrics.render("")
-    assert exposition.content_type.startswith("text/plain")
-    return Scrape(exposition.body.decode())
+    body, content_type = await metrics.render("")
+    assert content_type.startswith("text/plain")
+    return Scrape(body.decode())
 
 
 def publish(metrics: Metrics, fact: Fact) -> None:

@@ -352,7 +352,7 @@ async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
     merged.read_with(lambda: {"log_lines_dropped_total": 7})
     living = [numbers(2, up=True), numbers(3, up=False)]
     for _ in range(2):
-        text = (await merged.render("text/plain", lambda: (living, []))).body.decode()
+        text = (await merged.render("text/plain", lambda: (living, [])))[0].decode()
         assert number(text, sample) == expected
 
 
@@ -404,7 +404,7 @@ async def test_a_store_that_grants_nothing_is_down() -> None:
     metrics.read_with(lambda: {"store_up": health.stores_up})
     for fact, up in ((TierChanged("durable", up=True), 1), (GrantsChanged("it waits"), 0), (GrantsChanged(), 1)):
         health(fact)
-        text = (await metrics.render("text/plain")).body.decode()
+        text = (await metrics.render("text/plain"))[0].decode()
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
         assert number(text, 'idempotency_store_up{tier="fast"}') == 0
 
@@ -415,7 +415,7 @@ async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
     one.read_with(lambda: {"store_up": {"durable": 1}})
     for workers, up in (([one, other], 0), ([one], 1)):
         numbers = [worker.take() for worker in workers]
-        text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, []))).body.decode()
+        text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, [])))[0].decode()
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
 
 
@@ -423,7 +423,7 @@ async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
     """A series that comes and goes is a gap to whoever alerts on it; its labels are known from workers alone."""
     supervisor, worker = (Metrics([], has_fast_tier=False, version="1") for _ in range(2))
     worker.read_with(lambda: {"store_upkeep_owner": {"sweep": 0}, "upstream_connections": {"http://x": 0}})
-    text = (await supervisor.render("text/plain", lambda: ([worker.take()], []))).body.decode()
+    text = (await supervisor.render("text/plain", lambda: ([worker.take()], [])))[0].decode()
     assert number(text, 'idempotency_store_upkeep_owner{duty="sweep"}') == 0
     assert number(text, 'idempotency_upstream_connections{upstream="http://x"}') == 0
 
@@ -431,8 +431,8 @@ async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
 async def test_processes_are_added_up() -> None:
     """Memory and processor time are those of all processes."""
     merged = Metrics([], has_fast_tier=False, version="1")
-    alone = (await merged.render("text/plain")).body.decode()
-    both = (await merged.render("text/plain", lambda: ([], [os.getpid(), 2**22 + 1]))).body.decode()
+    alone = (await merged.render("text/plain"))[0].decode()
+    both = (await merged.render("text/plain", lambda: ([], [os.getpid(), 2**22 + 1])))[0].decode()
     assert number(both, "process_max_fds") == 2 * number(alone, "process_max_fds")
     assert number(both, "process_start_time_seconds") == number(alone, "process_start_time_seconds")
     assert number(both, "process_cpu_seconds_total") > number(alone, "process_cpu_seconds_total")

@@ -178,7 +178,7 @@ async def test_scrapes_at_once_are_bounded() -> None:
 
     async def render(accept: str) -> Exposition:
         await may_end.wait()
-        return Exposition("text/plain", b"done")
+        return b"done", "text/plain"
 
     async with serving(Health(serving=True), render) as port:
         scrapes = [asyncio.create_task(request(port, "GET", "/metrics")) for _ in range(5)]

@@ -13,12 +13,12 @@ import apsw
 from gateway.core.operation import MICROSECONDS
 from gateway.deliver import worker
 from gateway.events import relay
-from gateway.observe.activity import LONGER_US, MINUTE_US
 from gateway.store.memory.promotion import BEAT_SECONDS
 from gateway.store.operations import ActivityRow, ManagedStore, Serving
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep import timer
+from gateway.upkeep import duty
+from gateway.upkeep.activity import LONGER_US, MINUTE_US
 from tests.benchmarks.idle import AROUND, LOGGED, TARGET
 from tests.conformance.hand import SERVICE, all_of, started
 from tests.support.postgres import Postgres
@@ -35,7 +35,7 @@ COUNTED: Final = [ActivityRow(HOLDER, each, 0, 2**60, b"[]") for each in (MINUTE
 ASKED: Final[Mapping[str, tuple[Callable[[Any], Awaitable[object]], float]]] = {
     "find_due": (lambda store: store.find_due(SERVICE, all_of("charges"), 24), worker._IDLE_SECONDS_MAX),
     "lease_events": (lambda store: store.lease_events(SERVICE, {"lines": 16}, 1), relay._IDLE_SECONDS_MAX),
-    "take_turns": (lambda store: store.take_turns(HOLDER, TURNS, 15_000_000), timer._KEEP_SECONDS),
+    "take_turns": (lambda store: store.take_turns(HOLDER, TURNS, 15_000_000), duty._KEEP_SECONDS),
     "tally": (lambda store: store.tally(), TALLY_SECONDS),
     "backlog": (lambda store: store.backlog(SERVICE), TALLY_SECONDS),
     "sinks": (lambda store: store.sinks(SERVICE), TALLY_SECONDS),

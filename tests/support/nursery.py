@@ -25,7 +25,7 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 ROOT: Final = Path(__file__).parents[2]
 # What a gateway imports on its way to being ready.
 _MODULES: Final = (
-    "gateway.__main__", "gateway.cli", "gateway.app.gateway", "gateway.app.serve", "gateway.app.supervisor",
+    "gateway.__main__", "gateway.cli", "gateway.app.gateway", "gateway.app.supervisor", "gateway.app.worker",
     "gateway.store.postgres.store", "gateway.store.redis.durable", "gateway.store.redis.store",
     "gateway.store.sqlite.store", "uvloop",
 )  # fmt: skip

@@ -11,12 +11,11 @@ from uuid import UUID
 import apsw
 import pytest
 
-from gateway.observe.activity import HOUR, WEEK, Activity, Window, gathered
 from gateway.observe.metrics import Counted
 from gateway.store.base import NotApplied
 from gateway.store.operations import Activities, ActivityRow
 from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep.activity import ActivitySampler, Rows
+from gateway.upkeep.activity import HOUR, WEEK, Activity, ActivitySampler, Rows, Window, gathered
 from tests.support.memory_store import MemoryStore
 
 # A round hour.

@@ -16,7 +16,7 @@ from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import Indefinite
-from gateway.upkeep.recovery import RecoveryWorker
+from gateway.upkeep.duty import RecoveryWorker, recovered_by_name
 from tests.conformance.hand import SERVICE, Hand, do
 from tests.support.memory_store import MemoryStore
 
@@ -49,7 +49,9 @@ async def recovering(
         await do(store, hand, Hand.claim, Hand.abandon)
     recovery = Probe("/payments")
     routes: Any = {name: SimpleNamespace(operation=each, recovery=recovery) for name, each in operations.items()}
-    yield RecoveryWorker(store, cast(Prober, prober), routes, service=SERVICE, has_turn=lambda: prober.has_turn), hands
+    recovered = recovered_by_name(routes, resends=False)
+    worker = RecoveryWorker(store, cast(Prober, prober), recovered, service=SERVICE, has_turn=lambda: prober.has_turn)
+    yield worker, hands
     await store.close()
 
 

@@ -12,7 +12,7 @@ from gateway.core.operation import Claim, Complete, Event, Release, State
 from gateway.observe.facts import Events, SweepDone
 from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.operations import LAPSES_NAMED_MAX, Swept
-from gateway.upkeep.sweeper import Sweeper
+from gateway.upkeep.duty import Sweeper
 from tests.conformance.hand import ANSWER, LEASE_US, REMEMBER_SECONDS, REMEMBER_US, REPLAY_US, SAME, new_identity
 from tests.support.memory_store import ManualClock
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause
@@ -34,7 +34,7 @@ def ear() -> Ear:
 
 @pytest.fixture
 def sweeper(store: Scripted, ear: Ear) -> Sweeper:
-    return Sweeper(store, Events(ear), limit=500, sleep=no_pause)
+    return Sweeper(store, Events(ear), sleep=no_pause)
 
 
 async def make_one_of_each(store: Scripted) -> None:
@@ -137,7 +137,6 @@ class Hours:
             Events(ear),
             has_turn=lambda: has_turn,
             clock_steps=lambda: self.steps,
-            pass_seconds=30.0,
             clock=lambda: self.seconds,
             sleep=self._alarm.sleep,
         )

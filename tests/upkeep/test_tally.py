@@ -12,7 +12,7 @@ from gateway.core.operation import Audit, Claim
 from gateway.observe.facts import BacklogTaken, Events, TallyTaken
 from gateway.store.base import NotApplied
 from gateway.store.operations import Tally
-from gateway.upkeep.tally import TallyTaker
+from gateway.upkeep.duty import TallyTaker
 from tests.conformance.hand import LEASE_SECONDS, LEASE_US, SAME, SERVICE, Hand, Script, new_identity
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause
 

@@ -10,9 +10,7 @@ import pytest
 from gateway.observe.facts import BacklogTaken, Events, EventsCounted, TallyTaken
 from gateway.store.base import NotApplied
 from gateway.store.operations import Swept, Tally
-from gateway.upkeep.sweeper import Sweeper
-from gateway.upkeep.tally import TallyTaker
-from gateway.upkeep.timer import LEASE_SECONDS, Duty, Turns
+from gateway.upkeep.duty import LEASE_SECONDS, Duty, Sweeper, TallyTaker, Turns
 from tests.conformance.hand import SERVICE
 from tests.support.memory_store import ManualClock, MemoryStore
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause

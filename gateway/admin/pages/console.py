@@ -43,12 +43,12 @@ from gateway.core.delivery import REASONS
 from gateway.core.message import Headers, StoredResponse
 from gateway.core.operation import MICROSECONDS, Audit, Prove, Record, Snapshot, State
 from gateway.core.outcome import meaning_of
-from gateway.observe.activity import WINDOWS, Activity, Window
 from gateway.observe.status import terse
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError, wall_clock_us
 from gateway.store.journal import HostJournals
 from gateway.store.operations import Query, Tally
+from gateway.upkeep.activity import WINDOWS, Activity, Window
 
 WHY_CHARACTERS_MIN: Final = 3
 WHY_CHARACTERS_MAX: Final = 500

@@ -18,7 +18,7 @@ from gateway.admin.view import ATTEMPT, Happening, Told
 from gateway.core.history import PROBE
 from gateway.core.operation import MICROSECONDS, Event
 from gateway.core.verdict import Verdict
-from gateway.observe.activity import Activity, Window
+from gateway.upkeep.activity import Activity, Window
 
 Values = Sequence[float | None]
 _Read = Callable[[Activity], Values]

@@ -6,7 +6,7 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 resends-for-others: a service sends the requests of another one again, to its own upstream and with their credentials
-  upkeep/recovery.py tests/upkeep/test_recovery.py::test_only_the_requests_of_its_service_are_sent_again[another]
+  upkeep/duty.py tests/upkeep/test_recovery.py::test_only_the_requests_of_its_service_are_sent_again[another]
   tests/http/gateway/test_recovery.py::test_a_service_sends_nothing_of_another_again[sqlite]
 -self.resend is not None and is_own and
 +self.resend is not None and
@@ -59,7 +59,7 @@ doubt-is-delivered-again: a service that does not respond gets the request again
 +            return _undelivered(request, record, failure, head) if kept else unsure
 place-is-kept: a delivery that ended keeps its place
   deliver/worker.py tests/deliver/test_worker.py::test_no_more_than_places
--            self._places.give_back(place, is_sent=is_sent, why=why)
+-            self._places.give_back(route, generation, is_sent=is_sent, why=why)
 +            _ = is_sent, why
 dispatched-before-due: an accepted operation may be claimed before its next attempt is due
   core/lifecycle.py tests/deliver/test_worker.py::test_the_store_says_what_is_due

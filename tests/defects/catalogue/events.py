@@ -62,8 +62,8 @@ leases-of-another-time: a clock that is set back keeps leased events from their 
 +                AND (e.lease_until_us <= ?3)
 one-place-for-all-sinks: a sink that hangs takes the places of the others
   events/relay.py tests/events/test_relay.py::test_a_sink_that_hangs_delays_no_other
--(self.settings.places - self._taken) * self.sink.batch_max
-+self.settings.places * self.sink.batch_max
+-(self.sink.places - self._taken) * self.sink.batch_max
++self.sink.places * self.sink.batch_max
 pauses-while-events-wait: a sink gets a handful of events for each pause, and falls behind for ever
   events/relay.py tests/events/test_relay.py::test_a_backlog_is_published_without_waiting_for_a_poll
 -        if places.is_behind:

@@ -267,8 +267,8 @@ unsynced-after-a-sweep: a sweep, which needs no fsync, leaves the writer without
 +self._cursor.execute("PRAGMA synchronous")
 refused-flush-dropped: an outcome that the store refused is thrown away
   upkeep/leftover.py tests/upkeep/test_flusher.py::test_a_refused_outcome_is_kept[fenced]
--await self.journal.refuse([(entry.entry_id, why) for entry, why in batch.refused])
-+await self.journal.forget([entry.entry_id for entry, _ in batch.refused])
+-await self.journal.refuse([(entry.entry_id, why) for entry, why in refused])
++await self.journal.forget([entry.entry_id for entry, _ in refused])
 waiting-taken-out: an operator can take out an outcome that the store has yet to get
   store/journal/file.py tests/admin/test_outcome.py::test_taken_out_under_its_owner
 -id = ? AND refused_us IS NOT NULL
@@ -301,9 +301,9 @@ unsent-taken-for-running: a claim under which a killed process had sent nothing 
 flushed-before-recorded: an outcome leaves the journal although the store did not answer
   upkeep/leftover.py tests/upkeep/test_flusher.py::test_a_silent_store_is_asked_with_one
 -            except StoreError as error:
--                batch.left.append((entry, error))
+-                left.append((entry, error))
 +            except StoreError:
-+                batch.applied.append(entry)
++                applied.append(entry)
 postgres-frees-the-lapsed: the sweep of Postgres frees the keys of dead holders
   store/relational/executor.py
   tests/conformance/test_retention.py::test_a_sweep_writes_down_what_everybody_already_sees[postgres]

@@ -36,15 +36,15 @@ turn-left-is-anybodys: a gateway that stops takes the turns of all others with i
 -holder = ?1
 +holder >= ?1 OR holder < ?1
 slow-answer-makes-a-turn-longer: a turn is believed for longer than the store leased it
-  upkeep/timer.py tests/upkeep/test_turns.py::test_a_slow_answer_makes_no_turn_longer
+  upkeep/duty.py tests/upkeep/test_turns.py::test_a_slow_answer_makes_no_turn_longer
 -dict.fromkeys(taken, asked + LEASE_SECONDS)
 +dict.fromkeys(taken, self.clock() + LEASE_SECONDS)
 frozen-and-still-in-charge: a gateway that was frozen goes on as if its turn had not ended
-  upkeep/timer.py tests/upkeep/test_turns.py::test_whoever_was_frozen_has_no_turn_when_it_goes_on
+  upkeep/duty.py tests/upkeep/test_turns.py::test_whoever_was_frozen_has_no_turn_when_it_goes_on
 -self.clock() < self._until.get(name, 0.0)
 +name in self._until
 turn-kept-after-the-stop: after a clean stop nobody does anything until the lease is over
-  upkeep/timer.py tests/upkeep/test_turns.py::test_a_stop_leaves_the_turn
+  upkeep/duty.py tests/upkeep/test_turns.py::test_a_stop_leaves_the_turn
 -await self.store.leave_turns(self._holder)
 +pass
 everybody-sweeps: each gateway sweeps, whoever has the turn
@@ -56,7 +56,7 @@ one-recovers-for-other-routes: operations of routes that the one in charge does 
 -{service} {_digest_of(recovered)}
 +{service}
 tally-outlives-its-turn: what a gateway counted last stands beside what another one counts now
-  upkeep/tally.py tests/upkeep/test_turns.py::test_whoever_counts_no_more_reports_nothing
+  upkeep/duty.py tests/upkeep/test_turns.py::test_whoever_counts_no_more_reports_nothing
 -            self._take_back()
 -
 notes-of-the-one-in-charge-alone: a gateway without a turn never hears of a lost memory, nor that it was accepted
@@ -117,11 +117,11 @@ pictures-begin-anew-with-a-reload: each reload counts all that the process has c
 -self._counted, self._last_us = before._writer, before._counted,
 +self._counted, self._last_us = before._writer, {},
 pictures-add-what-is-measured: each gateway that sees the same doubt makes it one more
-  observe/activity.py tests/observe/test_activity.py::test_what_is_counted_is_added_and_what_is_measured_is_not
+  upkeep/activity.py tests/upkeep/test_pictures.py::test_what_is_counted_is_added_and_what_is_measured_is_not
 -("mark", "open", "oldest_doubt", "waiting", "oldest_waiting", "lag")
 +("mark",)
 pictures-grow-with-the-routes: a configuration of thousands of routes fills the store with pictures
-  observe/activity.py tests/upkeep/test_activity.py::test_rows_and_bytes_are_bounded
+  upkeep/activity.py tests/upkeep/test_activity.py::test_rows_and_bytes_are_bounded
 -= _bounded(kind, grown)
 += grown
 pictures-for-ever: the rows of pictures pile up in the store
@@ -129,7 +129,7 @@ pictures-for-ever: the rows of pictures pile up in the store
 -    ("select_old_activity", "delete_activity", 0, "delete_activity"),
 -
 a-gap-drawn-as-zero: a time without a gateway looks like one without requests
-  observe/activity.py tests/admin/test_console.py::test_a_gap_is_no_zero
+  upkeep/activity.py tests/admin/test_console.py::test_a_gap_is_no_zero
 -[None if bucket is None else _sum(bucket, kind, labels)
 +[_sum(bucket or {}, kind, labels)
 """)

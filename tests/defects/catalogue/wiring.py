@@ -130,8 +130,8 @@ reload-keeps-the-certificate: a new certificate is read, and connections go on g
 replacement-with-the-first-configuration: a worker that dies after a reload is replaced with what was in force at the
     start
   app/supervisor.py tests/app/test_reload.py::test_a_worker_that_dies_gets_what_is_in_force
--            self._config, self._journal, self._status = config, journal_view(config), status
-+            self._journal, self._status = journal_view(config), status
+-            self.config, self._journal, self._status = config, journals_of(config).view, status
++            self._journal, self._status = journals_of(config).view, status
 reload-encrypts-with-the-old-key: a key that was put first by a reload encrypts nothing
   app/stores.py tests/app/test_reload.py::test_an_encryption_key_is_rotated[one-process]
 -KeyRing(keys, os.urandom)
@@ -147,7 +147,7 @@ renewed-authorities-are-not-read: the authorities of an upstream are those of th
 +        if files.path == "listen.tls"
 reload-keeps-every-generation: what served before a reload, with its stores, stays as long as a request lasts, however
     many there are
-  app/serve.py tests/app/test_reload.py::test_what_is_earlier_is_bounded[one-process]
+  app/worker.py tests/app/test_reload.py::test_what_is_earlier_is_bounded[one-process]
 -[:-_EARLIER_MAX]
 +[:0]
 hang-up-is-a-reload: a gateway whose terminal is gone goes on without one

@@ -9,7 +9,17 @@ from uuid import uuid4
 import pytest
 
 from gateway.core.verdict import Verdict
-from gateway.observe.activity import (
+from gateway.observe.facts import (
+    BacklogTaken,
+    Events,
+    EventsCounted,
+    RequestAnswered,
+    SweepDone,
+    TallyTaken,
+)
+from gateway.observe.metrics import Metrics
+from gateway.store.operations import RouteBacklog, SinkBacklog
+from gateway.upkeep.activity import (
     BUCKET_US,
     HOUR,
     METRICS_READ,
@@ -23,16 +33,6 @@ from gateway.observe.activity import (
     merge,
     totals,
 )
-from gateway.observe.facts import (
-    BacklogTaken,
-    Events,
-    EventsCounted,
-    RequestAnswered,
-    SweepDone,
-    TallyTaken,
-)
-from gateway.observe.metrics import Metrics
-from gateway.store.operations import RouteBacklog, SinkBacklog
 
 NOW_US = 1_800_000_000_000_000
 

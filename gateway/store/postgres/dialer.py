@@ -314,21 +314,6 @@ class Dialer:
     def can_listen(self) -> bool:
         return not (self.pgbouncer or self.is_portable)
 
-    async def run(self, link: Link, work: Callable[[Connection], Awaitable[T]], *, is_compared: bool = True) -> T:
-        """Do this work of one statement, over this link and on a compared memory, with the session's timeouts. Behind a
-        pooler each transaction can reach another server without a reconnection, and no session keeps anything. There
-        this is a transaction, in which the memory is compared; without `is_compared`, it is not."""
-        if not self.pgbouncer:
-            return await link.run(work)
-
-        async def inside(connection: Connection) -> T:
-            async with transaction(connection, self.settings()):
-                if is_compared:
-                    await self.compare(connection)
-                return await work(connection)
-
-        return await link.run(inside)
-
     def settings(self, more: Mapping[str, str] | None = None) -> dict[str, str] | None:
         """Those of a transaction; None for the session's."""
         if self.is_portable:
@@ -491,9 +476,25 @@ class Link:
             self._retry_at = 0.0
             await self._connected()
 
-    async def fetch(self, query: str, *arguments: Any) -> Sequence[Any]:
+    async def fetch(self, query: str, *arguments: Any, is_compared: bool = True) -> Sequence[Any]:
         """One statement in its own transaction. Raises `ServerRefused` or another `NotApplied`, or `Indefinite`."""
-        return await self.run(lambda connection: connection.fetch(query, *arguments))
+        return await self.on_memory(lambda connection: connection.fetch(query, *arguments), is_compared=is_compared)
+
+    async def on_memory(self, work: Callable[[Connection], Awaitable[T]], *, is_compared: bool = True) -> T:
+        """Do this work of one statement on a compared memory, with the session's timeouts. Behind a pooler each
+        transaction can reach another server without a reconnection, and no session keeps anything. There this is a
+        transaction, in which the memory is compared; without `is_compared`, it is not."""
+        dialer = self._dialer
+        if not dialer.pgbouncer:
+            return await self.run(work)
+
+        async def inside(connection: Connection) -> T:
+            async with transaction(connection, dialer.settings()):
+                if is_compared:
+                    await dialer.compare(connection)
+                return await work(connection)
+
+        return await self.run(inside)
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
         """Do this work on the connection, within `seconds` (default: the time of a command). Raises as `fetch`.
@@ -613,7 +614,7 @@ class WitnessedLink(Link):
             return await connection.fetch(query, *bindings, *arguments)
 
         async def run() -> Sequence[Any]:
-            return await (self._dialer.run(self, execute) if is_compared else self.run(execute))
+            return await (self.on_memory(execute) if is_compared else self.run(execute))
 
         rows = await run()
         if not rows:

@@ -512,26 +512,23 @@ class Executor:
 
     async def _claim(self, commands: Sequence[Any]) -> Results:
         if self._link.is_portable:
-            return await self._at_once(commands, "insert_absent")
+            return await self._at_once(commands, "insert_absent", {})
         expected = [self._days.expected_us(command.identity.operation) for command in commands]
-        return await self._at_once(commands, "insert_absent", {"expected_us": expected}, is_compared=True)
+        return await self._at_once(commands, "insert_absent", {"expected_us": expected})
 
     async def _complete(self, commands: Sequence[Any]) -> Results:
         for command in commands:
             self._days.learn(command.granted.identity.operation, command.replay_us)
-        return await self._at_once(commands, "replace_granted")
+        return await self._at_once(commands, "replace_granted", {})
 
     async def _at_once(
-        self,
-        commands: Sequence[Command],
-        verb: statements.Verb,
-        more: Mapping[str, Sequence[Any]] = statements.NOTHING,
-        *,
-        is_compared: bool = False,
+        self, commands: Sequence[Command], verb: statements.Verb, more: Mapping[str, Sequence[Any]]
     ) -> Results:
         """Execute by one statement, which is given more than the commands have."""
         given, events = statements.given_of(verb, commands, more), statements.events_of(self._outbox, commands)
         text = statements.hot_text(verb, tuple(given), is_portable=self._link.is_portable, has_events=bool(events))
+        # A completion is fenced by what this memory granted.
+        is_compared = verb == "insert_absent"
         found = await self._link.change(text, *given.values(), *events, is_compared=is_compared)
         changed = {row[1]: row for row in found}
         results: Results = []

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from gateway.core.lifecycle import LEASE_US_MAX, no_token, step
@@ -128,17 +127,12 @@ def load(name: str) -> str:
 def migrations(dialect: Dialect) -> list[tuple[int, str, str]]:
     """Number, name and text of every migration of this program, in order. PostgreSQL's first one begins with the tables
     of the other dialect, with the columns that only PostgreSQL has."""
-    found = _scripts("tables" if dialect == "portable" else "migrations")
+    folder = _SQL.joinpath("tables" if dialect == "portable" else "migrations")
+    scripts = sorted((file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in folder.iterdir())
+    found = [(int(name[:4]), name, text) for name, text in scripts]
     number, name, text = found[0]
     found[0] = (number, name, SCHEMA if dialect == "portable" else f"{SCHEMA.replace('--postgres: ', '')}\n{text}")
     return found
-
-
-def _scripts(folder: str) -> list[tuple[int, str, str]]:
-    scripts = sorted(
-        (file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in _SQL.joinpath(folder).iterdir()
-    )
-    return [(int(name[:4]), name, text) for name, text in scripts]
 
 
 # -- hot verbs ---------------------------------------------------------------------------------------------------------
@@ -177,7 +171,6 @@ SELECT c.now_us, c.id, c.token, (SELECT r.number FROM raised AS r) FROM changed 
 UNION ALL SELECT s.now_us, NULL, NULL, (SELECT r.number FROM raised AS r) FROM state AS s"""
 
 Verb = Literal["insert_absent", "replace_granted"]
-NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 
 
 def is_absent_claim(command: Command) -> bool:
@@ -193,7 +186,7 @@ def is_granted_completion(command: Command) -> bool:
     return is_holder and granted.delivery is None
 
 
-def given_of(verb: Verb, commands: Sequence[Any], more: Mapping[str, Sequence[Any]] = NOTHING) -> dict[str, Any]:
+def given_of(verb: Verb, commands: Sequence[Any], more: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """What the statement is given of these commands, by column, the id first; and more, that they do not have."""
     names, row_of = (CLAIM, _row_of_claim) if verb == "insert_absent" else (COMPLETION, _row_of_completion)
     given: dict[str, Any] = {}

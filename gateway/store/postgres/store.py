@@ -579,10 +579,7 @@ class PostgresStore(RelationalStore):
         return await self._link.run(change)
 
     async def _fetch(self, statement: str, *arguments: Any, is_compared: bool = True) -> Sequence[Any]:
-        run = self._dialer.run
-        return await run(
-            self._link, lambda connection: connection.fetch(load(statement), *arguments), is_compared=is_compared
-        )
+        return await self._link.fetch(load(statement), *arguments, is_compared=is_compared)
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 

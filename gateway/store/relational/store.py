@@ -649,8 +649,7 @@ def _verb(work: Work[P, T], mode: Mode = "read") -> Verb[P, T]:
 
 
 class RelationalStore(ABC):
-    """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`.
-    Most are one piece of work in one transaction."""
+    """The verbs of `ManagedStore`, `SealedRows` and `ObservationStore` but for `start`, `close`, `apply` and `read`."""
 
     sweep_records_max: ClassVar[int] = SWEEP_TRANSACTION_MAX
     has_one_writer: ClassVar[bool] = True

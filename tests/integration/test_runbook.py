@@ -707,7 +707,7 @@ async def test_a_suspended_sink(tmp_path: Path) -> None:
 async def test_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sink fails, and is mended; what waited arrives by itself."""
     # However long the commands take, it is mended behind them.
-    monkeypatch.setattr("gateway.app.stores.WEBHOOK_SCHEDULE_US", (MICROSECONDS,))
+    monkeypatch.setattr("gateway.events.webhook.WebhookSink.schedule_us", (MICROSECONDS,))
     async with (
         Receiver(*[status(503)] * 1000) as ledger,
         at_home("IdempotencyEventsWait", tmp_path, ages=SECONDS_OF_AGE, **publishing(ledger)) as scene,

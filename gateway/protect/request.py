@@ -97,11 +97,11 @@ class TakenBody:
 
     def close(self) -> None:
         """Release file and memory, once no thread of `stream` reads it. Safe to repeat."""
-        with self._lock:
-            if not isinstance(self.content, bytes):
+        if not isinstance(self.content, bytes):
+            with self._lock:
+                self.is_closed = True
                 self.content.close()
-            self.content = b""
-            self.is_closed = True
+        self.content, self.is_closed = b"", True
 
     async def read(self, use: Callable[[Body], Result]) -> Result:
         """The result of `use` on the bytes. It does not block the event loop: a long body, or one in a file, is read in

@@ -36,7 +36,7 @@ ROOT: Final = Path(__file__).parents[1]
 SHARED: Final = "integration"
 
 # Each takes about as long beside the others. Every directory with tests is in one of them, or in `BESIDE`;
-# `tests/docs/test_run.py` sees to that.
+# `tests/docs/test_proof.py` sees to that.
 PARTS: Final = (
     (SHARED, "deliver", "upkeep"),
     (SHARED, "events", "explain", "upgrade"),

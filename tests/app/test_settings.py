@@ -632,7 +632,7 @@ config/test_values.py
   secrets_come_current_first: secrets.identity_key.id
 http/gateway/test_identity_change.py
   another_identity_key: secrets.identity_key.key
-http/gateway/test_rekeying.py
+http/gateway/test_encryption.py
   a_rotation: secrets.unreadable
 protect/test_kept.py
   an_old_key_opens_and_does_not_seal: secrets.encryption.id,key
@@ -684,7 +684,7 @@ core/test_identity_key.py
   composed_of_body: routes.key.compose.body
 core/test_identity_scope.py
   composed: routes.scope.compose.header,api_key
-http/gateway/test_client_certificates.py
+http/gateway/test_tls.py
   certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
   parts: routes.scope.client_certificate
 http/gateway/test_forward_auth.py
@@ -728,7 +728,7 @@ config/test_values.py
     events.sinks.secrets.id,key,until
 events/test_egress.py
   a_proxy_is_connected_to_and_not_checked: egress.proxy
-http/gateway/test_redaction.py
+http/gateway/test_encryption.py
   only_the_first_request_gets_the_values: routes.response.redact
 http/gateway/test_likely_duplicates.py
   a_mismatch_is_explained: routes.fingerprint.explain

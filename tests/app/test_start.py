@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import logging
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ import pytest
 import yaml
 
 from gateway import EXIT_FAILED, EXIT_OK
+from gateway.app.life import run
 from tests.support.gateway import GatewayProcess
 from tests.support.house import JSON, config_text
 from tests.support.http import request
@@ -63,3 +69,44 @@ async def test_what_is_accepted_of_the_server_is_loud_at_the_start(
     (warning,) = [line for line in lines if "store.durability" in line["message"]]
     assert warning["level"] == "warning"
     assert "keys execute again" in warning["message"]
+
+
+async def forget(error: Exception) -> None:
+    """A future fails, and nobody asks it."""
+    asyncio.get_running_loop().create_future().set_exception(error)
+    gc.collect()
+
+
+def test_a_name_that_nobody_waits_for_any_more_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """What a driver gave up, which uvloop leaves behind in every outage of the DNS, is not logged; all else is."""
+    with caplog.at_level(logging.ERROR):
+        run(forget(socket.gaierror(-3, "Temporary failure in name resolution")))
+        assert caplog.messages == []
+        run(forget(ConnectionResetError("what somebody ought to have awaited")))
+    assert ["never retrieved" in message for message in caplog.messages] == [True]
+
+
+_LOOK = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from gateway.app.host import client_connections_max
+print(client_connections_max({in_flight}, 24), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def _look(soft: int, hard: int, in_flight: int) -> list[str]:
+    look = _LOOK.format(soft=soft, hard=hard, in_flight=in_flight)
+    return subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(256, 900), (900, 900)], ids=["below-the-hard-limit", "at-the-hard-limit"])
+def test_clients_get_a_third_of_little(soft: int, hard: int) -> None:
+    """The process takes all that it may, and leaves the rest for upstream and store."""
+    assert _look(soft, hard, 1_000) == ["300", "900"]
+
+
+def test_clients_get_what_is_left_of_much() -> None:
+    """What the operations in flight and the upstreams need at most is left for them."""
+    assert _look(256, 9_000, 1_000) == [str(9_000 - 3 * 1_000 - 24 - 1_024), "9000"]

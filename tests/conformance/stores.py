@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol, cast
 
+import asyncpg
 import pytest
 
 from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
@@ -16,6 +18,7 @@ from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import Store, boot_seconds
 from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
+from gateway.store.operations import ManagedStore
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.redis import news
 from gateway.store.redis.durable import RedisStore
@@ -25,8 +28,6 @@ from gateway.store.tiered import Tiered
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE
 from tests.support.memory_store import ManualClock, Memory, MemoryStore
 from tests.support.redis import Redis, RedisServer
-from tests.support.serialization import SerializationFaults
-from tests.support.whole import whole
 
 
 class Database(Protocol):
@@ -111,6 +112,60 @@ class PostgresDatabase(Clocked):
 @contextmanager
 def postgres(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database]:
     yield PostgresDatabase(request.getfixturevalue("migrated_url"))
+
+
+SHARE: Final = 0.1
+# A transaction that lost so often in a row wins for once, as on a real engine.
+IN_A_ROW_MAX: Final = 4
+
+
+class SerializationFaults:
+    """Fails statements, COMMIT among them, before they reach the server; `injected` counts them."""
+
+    def __init__(self, seed: int = 20) -> None:
+        self.injected = 0
+        self._random = random.Random(seed)
+
+    async def connect(self, *arguments: Any, **options: Any) -> Any:
+        return _Failing(await asyncpg.connect(*arguments, **options), self)
+
+    def hits(self, in_a_row: int) -> bool:
+        is_hit = in_a_row < IN_A_ROW_MAX and self._random.random() < SHARE
+        self.injected += is_hit
+        return is_hit
+
+
+class _Failing:
+    """A connection of the driver, as far as a store uses it."""
+
+    def __init__(self, behind: Any, faults: SerializationFaults) -> None:
+        self._behind = behind
+        self._faults = faults
+        self._in_a_row = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    async def execute(self, query: str, *arguments: Any) -> Any:
+        return await self._unless_hit(self._behind.execute, query, *arguments)
+
+    async def executemany(self, query: str, arguments: Any) -> Any:
+        return await self._unless_hit(self._behind.executemany, query, arguments)
+
+    async def fetch(self, query: str, *arguments: Any) -> Any:
+        return await self._unless_hit(self._behind.fetch, query, *arguments)
+
+    async def fetchrow(self, query: str, *arguments: Any) -> Any:
+        return await self._unless_hit(self._behind.fetchrow, query, *arguments)
+
+    async def _unless_hit(self, call: Callable[..., Awaitable[Any]], query: str, *arguments: Any) -> Any:
+        if self._behind.is_in_transaction() and query != "ROLLBACK" and self._faults.hits(self._in_a_row):
+            self._in_a_row += 1
+            raise asyncpg.SerializationError("injected")
+        result = await call(query, *arguments)
+        if query == "COMMIT":
+            self._in_a_row = 0
+        return result
 
 
 @dataclass
@@ -285,3 +340,16 @@ _OF_DELIVERIES = frozenset(
 def is_refused(store: str, module: str, test: str) -> bool:
     """Whether this store refuses what the test is about."""
     return store == "redis" and (module in _NOT_ALONE or test in _OF_DELIVERIES)
+
+
+class _Whole:
+    def __init__(self, layer: Store) -> None:
+        self._layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer if hasattr(self._layer, name) else self._layer.cold, name)
+
+
+def whole(layer: Store) -> ManagedStore:
+    """All verbs of the layer and of its `cold`."""
+    return cast(ManagedStore, _Whole(layer))

@@ -79,8 +79,9 @@ async def test_a_command_that_took_effect_before_is_noted(database: Database, fi
             await check_kept(store, files)
 
 
-async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files: WitnessFiles) -> None:
-    """It grants nothing, whichever worker of the host it was that noted it."""
+@asynccontextmanager
+async def lacking(database: Database, files: WitnessFiles) -> AsyncIterator[tuple[Hand, WitnessNote]]:
+    """The store lacks what a worker of this host has noted that it acknowledged. The hand has claimed before."""
     async with opened(database, files) as store:
         await do(store, hand := Hand(), Hand.claim)
         identity = (await store.check_memory()).identity
@@ -89,6 +90,14 @@ async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files
     try:
         lost = WitnessNote(uuid4(), 1, hand.snapshot.now_us, 0, memory_digest(identity))
         neighbour.write(0, lost)
+        yield hand, lost
+    finally:
+        neighbour.close()
+
+
+async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files: WitnessFiles) -> None:
+    """It grants nothing, whichever worker of the host it was that noted it."""
+    async with lacking(database, files) as (hand, _):
         async with opened(database, files) as store:
             for command in (Hand().claim(), hand.complete()):
                 with pytest.raises(EpochChanged):
@@ -98,22 +107,13 @@ async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files
         async with opened(database, files) as store:
             assert await state(store, hand) is State.CLAIMED
             await do(store, Hand(), Hand.claim)
-    finally:
-        neighbour.close()
 
 
 async def test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at(
     database: Database, files: WitnessFiles
 ) -> None:
     """Until it is asked to change something: whoever judges what is lost has to see it first, and notes nothing."""
-    async with opened(database, files) as store:
-        await do(store, hand := Hand(), Hand.claim)
-        identity = (await store.check_memory()).identity
-    neighbour = WitnessFiles(files._directory)
-    neighbour.open()
-    try:
-        lost = WitnessNote(uuid4(), 1, hand.snapshot.now_us, 0, memory_digest(identity))
-        neighbour.write(0, lost)
+    async with lacking(database, files) as (_, lost):
         before, store = files.read().notes, database.open_store(files)
         assert await asyncio.gather(store.start(), return_exceptions=True) == [None]
         try:
@@ -129,8 +129,6 @@ async def test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at(
             assert files.read().notes == before
         finally:
             await store.close()
-    finally:
-        neighbour.close()
 
 
 async def test_the_files_of_workers_that_ended_are_removed(database: Database, files: WitnessFiles) -> None:

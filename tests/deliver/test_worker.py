@@ -23,7 +23,7 @@ from tests.support.eventually import eventually
 from tests.support.faulty_store import lost, refused
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.ports import free_port
-from tests.support.upstream import Answer, Ending, RecordingUpstream
+from tests.support.upstream import Answer, Ending, RecordingUpstream, silent_tls
 
 LONG: dict[str, Any] = {"delivery": {"deliver_within": "10d"}, "retention": {"remember": "30d"}}
 AUDIT = Audit("me", "because")
@@ -443,24 +443,6 @@ async def test_a_pause_while_nothing_has_a_place(tmp_path: Path) -> None:
 
 
 # The end of a gateway
-
-
-@asynccontextmanager
-async def silent_tls() -> AsyncIterator[str]:
-    """A service that accepts connections and never greets: a request to it is not sent yet, and may be for long."""
-    done = asyncio.Event()
-
-    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await done.wait()
-        writer.close()
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        done.set()
-        server.close()
-        await server.wait_closed()
 
 
 async def test_a_drain_before_the_first_byte(tmp_path: Path) -> None:

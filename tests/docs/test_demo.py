@@ -18,8 +18,7 @@ from gateway.demo import story as traffic
 from gateway.demo.world import Caller, CardService
 from tests.observe.scrape import Scrape
 from tests.support import http
-from tests.support.curl import curl, curl_lines
-from tests.support.demo import DemoProcess, program, run_program
+from tests.support.demo import DemoProcess, curl, curl_lines, program, run_program
 from tests.support.eventually import eventually, eventually_blocking
 from tests.support.processes import descendants, end, spawn
 from tests.support.reference import DOCS

@@ -21,8 +21,7 @@ import yaml
 from gateway.cli import main
 from gateway.demo.world import CARDS, CardService
 from tests.support import http
-from tests.support.curl import curl
-from tests.support.demo import DemoProcess
+from tests.support.demo import DemoProcess, curl
 from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
 from tests.support.http import Response

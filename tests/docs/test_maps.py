@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Container, Iterable, Iterator
 from functools import reduce
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +73,16 @@ def test_no_module_needs_itself() -> None:
     modules = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for name, path in paths.items()}
     needs = {name: set(_imported(tree.body, modules)) & modules.keys() for name, tree in modules.items()}
     TopologicalSorter(needs).prepare()
+
+
+def test_the_core_imports_nothing_third_party_but_functions_of_bytes() -> None:
+    """What the core imports is the core, comes with Python, or is a cipher, JSON or a quoted string."""
+    graph = grimp.build_graph("gateway", include_external_packages=True, cache_dir=None)
+    imported = {
+        name
+        for module in graph.find_descendants("gateway.core") | {"gateway.core"}
+        for name in graph.find_modules_directly_imported_by(module)
+    }
+    foreign = {name for name in imported if not name.startswith("gateway.core") and name not in sys.stdlib_module_names}
+    assert imported
+    assert foreign == {"cryptography", "http_sf", "orjson"}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ from tests.integration.journal_kills import run as kill_under_a_journal
 from tests.integration.lanes import judge, keep_order_under_kills
 from tests.integration.publishing import publish_under_kills
 from tests.integration.reloading import reload_under_load
+from tests.integration.sentinel import RedisOutage, redis_outage, search
+from tests.integration.soak import Books, soak
+from tests.integration.test_journal import LockedSqlite, Outage, PostgresOutage
 from tests.support.house import sqlite_store, stores
 
 store = stores("postgres", full=["sqlite"])
@@ -90,3 +97,99 @@ async def test_replays_go_on(kind: str, postgres_url: str, server_workspace: Pat
     assert verdict.stored
     assert verdict.from_redis, verdict
     assert verdict.purged, verdict
+
+
+_OPERATIONS = 24
+
+
+@pytest.fixture(
+    params=["postgres-redis", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("sqlite", "redis"))]
+)
+def that_goes_away(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Outage, str | None]]:
+    """A durable store that can go away, and the URL of the fast tier before it."""
+    if request.param == "sqlite":
+        yield LockedSqlite(tmp_path / "store" / "operations.db"), None
+    elif request.param == "redis":
+        with redis_outage(tmp_path) as outage:
+            yield outage, None
+    else:
+        yield PostgresOutage(request.getfixturevalue("own_postgres")), request.getfixturevalue("redis_url")
+
+
+async def test_it_is_nowhere(that_goes_away: tuple[Outage, str | None], tmp_path: Path) -> None:
+    """Whatever a caller, the service, a sender or an operator says is encrypted wherever it is kept, and in no log."""
+    outage, redis = that_goes_away
+    found = await search(outage, tmp_path, operations=_OPERATIONS, redis=redis)
+    assert not any(found.places.values()), found
+    done = {"stored", "replayed", "accepted", "in-doubt", "journaled", "key-reused", "released", "response-not-stored"}
+    absent = {"accepted"} if isinstance(outage, RedisOutage) else set()
+    assert done - set(found.verdicts) <= {"response-not-stored", *absent}, found
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("redis", marks=pytest.mark.full)])
+async def test_without_encryption_it_is_found(kind: str, tmp_path: Path) -> None:
+    """The search would find it: in the store, the journal and the spool; and never in the log or a metric."""
+    with ExitStack() as stack:
+        outage: Outage = (
+            stack.enter_context(redis_outage(tmp_path))
+            if kind == "redis"
+            else LockedSqlite(tmp_path / "store" / "operations.db")
+        )
+        found = await search(outage, tmp_path, operations=12, is_encrypted=False)
+    assert all(found.places[when] for when in ("journal", "spool", "store")), found
+    assert not found.places["log"], found
+    assert not found.places["metrics"], found
+
+
+_SECONDS = 2.0
+
+
+@pytest.mark.full
+async def test_short_soak(postgres_url: str, tmp_path: Path) -> None:
+    """After outages of the store, lost answers, duplicates that wait and clients that vanish, the books balance."""
+    report = await soak(tmp_path, postgres_url, seconds=_SECONDS, seed=3)
+    print(report)
+    assert not report.faults, report
+    # It soaked.
+    assert report.done.total() >= 1
+    assert {"stored", "replayed", "store-unavailable"} <= report.words.keys()
+    assert report.numbers["journaled"] >= 1
+    assert report.numbers["calls without a response"] >= 1
+
+
+_GOOD = Books(
+    counted=Counter(stored=3, replayed=2),
+    seen=Counter(stored=2, replayed=2),
+    unanswered=1,
+    exchanges=6,
+    not_sent=1,
+    requests=4,
+    probes=1,
+    claims=5,
+    settlements=3,
+    refused_writes=1,
+    journaled=1,
+    in_journal=0,
+)
+_BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a response that was not counted": ({"counted": Counter(stored=1, replayed=3)}, "fewer responses counted"),
+    "a response that nobody got": ({"unanswered": 0}, "that nobody saw"),
+    "a request that was not counted": ({"exchanges": 5}, "requests sent"),
+    "a request without a claim": ({"claims": 3, "settlements": 2}, "claims counted"),
+    "a claim without an end": ({"journaled": 0}, "no end was counted"),
+    "a claim with two ends": ({"settlements": 5}, "no end was counted"),
+    "an outcome left behind": ({"in_journal": 1}, "left in the journal"),
+}
+
+
+def test_good_books_balance() -> None:
+    """Books that balance have no fault."""
+    assert _GOOD.faults() == []
+
+
+@pytest.mark.parametrize("case", _BAD)
+def test_bad_books_do_not_balance(case: str) -> None:
+    """Each kind of error is found, and it alone."""
+    changes, expected = _BAD[case]
+    (fault,) = replace(_GOOD, **changes).faults()
+    assert expected in fault

@@ -14,7 +14,7 @@ import pytest
 from gateway import EXIT_WORK_LEFT
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, process, send
+from tests.support.fleet import NOW, no_one_listens, process, send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import sqlite_store, status_of, stores
 from tests.support.postgres import PostgresServer
@@ -275,18 +275,6 @@ async def test_a_second_signal_skips_the_delay_alone(tmp_path: Path) -> None:
         hold.set()
         assert status_of(await request) == (201, "stored")
         assert await gateway.wait_exit() == 0
-
-
-async def no_one_listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except ConnectionRefusedError:
-        return True
-    except ConnectionResetError:
-        # It was being closed at this moment.
-        return False
-    writer.close()
-    return False
 
 
 async def test_ctrl_c_while_it_is_loaded(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import Hand
 from tests.support import http, processes
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, process, send, try_send, wait_answered
+from tests.support.fleet import config_of, no_one_listens, process, send, try_send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import config_text, sqlite_store, status_of, stores
 from tests.support.ports import free_port
@@ -275,19 +275,7 @@ async def test_stopped_in_order(sqlite: Store, tmp_path: Path) -> None:
         children = processes.descendants(gateway.pid)
         assert len(children) == 2
         gateway.ask_to_stop()
-
-        async def refuses() -> bool:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-            except ConnectionRefusedError:
-                return True
-            except ConnectionResetError:
-                # It was among those that a listener which closed meanwhile had not taken.
-                return False
-            writer.close()
-            return False
-
-        await eventually(refuses, what="nobody listens any more")
+        await eventually(lambda: no_one_listens(gateway.port), what="nobody listens any more")
         hold.set()
         assert {status_of(answer) for answer in await asyncio.gather(*requests)} == {(201, "stored")}
         assert await gateway.wait_exit() == 0

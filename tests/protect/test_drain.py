@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordinati
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Gate, lost, refused
 from tests.support.memory_store import MemoryStore
-from tests.support.upstream import Answer
+from tests.support.upstream import Answer, silent_tls
 
 
 @pytest.fixture(autouse=True)
@@ -54,24 +52,6 @@ def left_by_ended(directory: Path) -> list[MarkedAttempt]:
     for each in ended:
         each.remove()
     return found
-
-
-@asynccontextmanager
-async def silent_tls() -> AsyncIterator[str]:
-    """A service that accepts connections and never greets: a request to it is not sent yet, and may be for long."""
-    done = asyncio.Event()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await done.wait()
-        writer.close()
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        done.set()
-        server.close()
-        await server.wait_closed()
 
 
 async def test_nothing_is_admitted_any_more(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from functools import partial
 from typing import Final
 from unittest.mock import Mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.identity.peer import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.observe.facts import Events
+from gateway.protect.forwarding import prefers_async, wait_preference, without_heeded
 from gateway.protect.identification import (
     Callers,
     Identifying,
@@ -79,3 +81,68 @@ def test_a_plan_does_what_all_steps_do(headers: list[tuple[bytes, bytes]], body:
     head = RequestHead(b"POST", b"/pay", IndexedHeaders(headers))
     preference = [step for step in plan_of(of).whole if isinstance(step, partial)]
     assert told(of, head, body) == told(of, head, body, Plan((), (*FULL, *preference), 1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds", "sent"),
+    [
+        (b"wait=10", 10, b""),
+        (b"WAIT \t=\t10", 10, b""),
+        (b'wait="10"', 10, b""),
+        (b'wait="1\\0"', 10, b""),
+        (b'wait=10; x="a, b"; y, return=minimal', 10, b"return=minimal"),
+        (b"wait=0000000000007", 7, b""),
+        (b"wait=" + b"9" * 5000, 10**9, b""),
+        (b"respond-async, , wait=3", 3, b"respond-async"),
+        (b"wait=3, wait=600", 3, b""),
+        (b"wait=soon, wait=600", None, b""),
+        (b"wait", None, b""),
+        (b"wait=", None, b""),
+        (b"wait;x=1", None, b""),
+        (b"wait=-1", None, b""),
+        (b"wait=1.5", None, b""),
+        (b"wait=5 5", None, b""),
+        (b'wait="5', None, b""),
+        (b'wait="5, wait=600', None, b""),
+        (b'note="a, wait=600"', None, b'note="a, wait=600"'),
+        (b'note="a \\", wait=600"', None, b'note="a \\", wait=600"'),
+        (b'note="a, wait=600', None, b'note="a, wait=600'),
+        (b'note="a, wait=600", wait=2', 2, b'note="a, wait=600"'),
+        (b"note=wait=600", None, b"note=wait=600"),
+        (b"x; wait=600", None, b"x; wait=600"),
+        (b"awaiting=600, waiting=1", None, b"awaiting=600, waiting=1"),
+        (b"'wait=600'", None, b"'wait=600'"),
+    ],
+    ids=lambda value: value[:24].decode() if isinstance(value, bytes) else None,
+)
+def test_the_wait_is_read_and_removed_by_the_same_rule(value: bytes, seconds: int | None, sent: bytes) -> None:
+    """What the gateway waits by is what the service does not get; nothing inside quotes is either."""
+    assert wait_preference(((b"Prefer", value),)) == seconds
+    assert without_heeded(value, heeds_async=False) == sent
+
+
+@pytest.mark.parametrize(
+    ("value", "is_async", "sent"),
+    [
+        (b"respond-async", True, b""),
+        (b"Respond-ASYNC", True, b""),
+        (b'respond-async=""', True, b""),
+        (b"respond-async = ", True, b""),
+        (b"respond-async; x=1, return=minimal", True, b"return=minimal"),
+        (b"wait=5,respond-async", True, b""),
+        (b"return=minimal, respond-async, respond-async", True, b"return=minimal"),
+        (b"respond-async=1", False, b"respond-async=1"),
+        (b'respond-async="no"', False, b'respond-async="no"'),
+        (b"respond-asynchronously", False, b"respond-asynchronously"),
+        (b'note="respond-async"', False, b'note="respond-async"'),
+        (b'note="a, respond-async"', False, b'note="a, respond-async"'),
+        (b'note="a, respond-async', False, b'note="a, respond-async'),
+        (b"x; respond-async", False, b"x; respond-async"),
+    ],
+    ids=lambda value: value[:30].decode() if isinstance(value, bytes) else None,
+)
+def test_a_caller_that_does_not_wait(value: bytes, is_async: bool, sent: bytes) -> None:
+    """The preference is read and removed by one rule; a service whose route does not heed it gets it."""
+    assert prefers_async(((b"Prefer", value),)) is is_async
+    assert without_heeded(value, heeds_async=True) == sent
+    assert (b"respond-async" in without_heeded(value, heeds_async=False).lower()) is (b"async" in value.lower())

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Command, Snapshot, State
-from tests.conformance.hand import Hand, Speech, do
+from gateway.core.operation import EVENT_OF, Applied, Command, Content, Snapshot, State
+from gateway.core.outbox import Outbox
+from gateway.store.base import NotApplied
+from gateway.store.memory.epoch import TOKENS_SKIPPED
+from gateway.store.operations import Query, Swept
+from gateway.store.postgres.connection import READ_COMMITTED, SERIALIZABLE, transaction
+from gateway.store.postgres.statements import EPOCH_LOCK
+from gateway.store.postgres.store import PostgresStore
+from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, REPLAY_SECONDS, SERVICE, Hand, Speech, do, state
+from tests.store.postgres_fuzz import fuzz
+from tests.store.postgres_fuzz_judge import judge
 from tests.store.postgres_sessions import opened, session
 from tests.support.eventually import eventually
+from tests.support.memory_store import ManualClock
 
 # How many tokens each of these draws.
 _DRAWS: Final = {Hand.retry: 1, Hand.accept_again: 1, Hand.dispatch: 1}
@@ -120,3 +133,235 @@ async def _is_consistent(observer: Any) -> bool:
     )
     alike = [await observer.fetchval(f"SELECT ({one}) IS NOT DISTINCT FROM ({other})") for one, other in pairs]
     return all(alike)
+
+
+# Draws, and how many of them were given what this session was given before, or less.
+_DRAW = """
+    SELECT count(*) FILTER (WHERE token <= before) FROM (
+        SELECT token, lag(token) OVER (ORDER BY number) AS before FROM (
+            SELECT number, nextval('idempotency_gateway.token') AS token FROM generate_series(1, 400000) AS number
+        ) drawn
+    ) compared
+"""
+
+
+def nowhere(_: int) -> int:
+    return 0
+
+
+def a_little_further(token: int) -> int:
+    return token + 100
+
+
+def far_away(token: int) -> int:
+    return token + TOKENS_SKIPPED
+
+
+@pytest.mark.parametrize("beyond", [nowhere, a_little_further, far_away])
+async def test_what_is_noted_takes_no_token_back(migrated_url: str, beyond: Callable[[int], int]) -> None:
+    """However many gateways note something of the memory, and draw tokens in that moment, each token is a new one."""
+    async with (
+        opened(migrated_url) as store,
+        opened(migrated_url) as other,
+        session(migrated_url) as one,
+        session(migrated_url) as two,
+    ):
+        drawing = asyncio.gather(one.fetchval(_DRAW), two.fetchval(_DRAW))
+        while not drawing.done():
+            token = beyond((await store.check_memory()).token)
+            await asyncio.gather(*(each.begin_epoch(b"accepted", token) for each in (store, other)))
+            assert (await store.check_memory()).token >= token
+        assert await drawing == [0, 0]
+
+
+async def test_the_sequence_is_moved_by_one_at_a_time(migrated_url: str) -> None:
+    """While one gateway notes something of the memory no other moves the sequence: it changes nothing and says so."""
+    last_token = "SELECT last_value FROM idempotency_gateway.token"
+    async with opened(migrated_url) as store, session(migrated_url) as other, session(migrated_url) as beside:
+        before = await beside.fetchval(last_token)
+        async with other.transaction():
+            await other.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
+            with pytest.raises(NotApplied):
+                await store.begin_epoch(b"accepted", far_away(before))
+            assert await beside.fetchval(last_token) == before
+        await store.begin_epoch(b"accepted", far_away(before))
+        assert await beside.fetchval(last_token) == far_away(before)
+
+
+@pytest.mark.parametrize(
+    "speeches",
+    [(Hand.claim, Hand.abandon, Hand.takeover), (Hand.accept, Hand.dispatch), (Hand.claim, Hand.renew)],
+    ids=["takeover", "dispatch", "renew"],
+)
+async def test_a_claim_that_the_walk_has_come_to(speeches: tuple[Speech, ...], migrated_url: str) -> None:
+    """However an operation was claimed, it is listed when its lease is over, and written down by a sweep."""
+    clock = ManualClock()
+    async with opened(migrated_url, clock_us=clock) as store:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        await do(store, hand := Hand(), *speeches)
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        for _ in range(3):
+            await store.sweep(100)
+        clock.advance(3 * LEASE_SECONDS)
+        found = await store.find(Query(frozenset((State.IN_DOUBT,))))
+        assert [each.record and each.record.identity.operation_id for each in found] == [hand.operation_id]
+        assert (await store.tally()).in_doubt == {"create_payment": 1}
+        assert (await store.sweep(100)).lapsed == 1
+
+
+EXPIRED = """
+INSERT INTO idempotency_gateway.operation (
+    id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
+    completed_us, due_us, attempts, version, status, state, last_event, holder, route, operation, scope_digest,
+    key_digest, body_kept, request_kept, reason, headers
+) VALUES (
+    decode(repeat('01', 16), 'hex'), decode(repeat('02', 16), 'hex'), 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 200, 'completed',
+    'complete', 'h', 'r', 'o', 's', 'k', false, false, '', ''
+)
+"""
+
+
+@pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])
+async def test_a_walk_waits_for_a_lower_token_however_the_clock_is_set(step_seconds: float, migrated_url: str) -> None:
+    """A claim that has yet to commit is not passed along with a later one whose time is far from now, and is found when
+    it lapses."""
+    clock = ManualClock()
+    async with (
+        opened(migrated_url, clock_us=clock) as store,
+        session(migrated_url) as slow,
+        session(migrated_url) as beside,
+    ):
+        await do(store, pattern := Hand(), Hand.claim)
+        columns = ", ".join(await copied_columns(beside))
+        operation_id, transaction = uuid4(), slow.transaction()
+        await transaction.start()
+        await slow.execute(
+            f"INSERT INTO idempotency_gateway.operation (id, token, {columns})"
+            f" SELECT $1, nextval('idempotency_gateway.token'), {columns} FROM idempotency_gateway.operation"
+            " WHERE id = $2",
+            operation_id.bytes,
+            pattern.operation_id.bytes,
+        )
+        await do(store, pattern, Hand.complete)
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        clock.advance(step_seconds)
+        await store.sweep(100)
+        await transaction.commit()
+        clock.advance(2 * LEASE_SECONDS + max(0.0, -step_seconds))
+        assert (await store.sweep(100)).named == (("create_payment", operation_id),)
+
+
+async def copied_columns(connection: Any) -> list[str]:
+    """What a record of another operation has in common with one that was claimed at the same time."""
+    rows = await connection.fetch(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'idempotency_gateway'"
+        " AND table_name = 'operation' AND column_name NOT IN ('id', 'token') AND is_generated = 'NEVER'"
+    )
+    return [row["column_name"] for row in rows]
+
+
+OUTBOX: Final = Outbox(SERVICE)
+WIDE: Final = "SELECT count(*) FROM ONLY idempotency_gateway.operation"
+NARROW: Final = "SELECT count(*) FROM idempotency_gateway.narrow"
+WAITS: Final = (
+    "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+_MOVE: Final = (
+    "WITH gone AS (DELETE FROM ONLY idempotency_gateway.operation RETURNING *)"
+    " INSERT INTO idempotency_gateway.narrow (id, version, token, remember_until_us, scope_digest, kind)"
+    " SELECT id, version, token, remember_until_us, scope_digest, 'kind'::bytea FROM gone"
+)
+
+
+@asynccontextmanager
+async def place(url: str) -> AsyncIterator[tuple[PostgresStore, ManualClock, Any, Any]]:
+    """A store and its clock, and two sessions beside it."""
+    clock = ManualClock()
+    async with opened(url, clock_us=clock, outbox=OUTBOX) as store, session(url) as one, session(url) as two:
+        yield store, clock, one, two
+
+
+async def retired(store: PostgresStore, clock: ManualClock, *hands: Hand) -> None:
+    """Let the responses of these be over, and a sweep find that."""
+    for hand in hands:
+        await do(store, hand, Hand.claim, Hand.complete)
+    clock.advance(REPLAY_SECONDS + 1)
+    assert (await store.cold.sweep(100)).retired == len(hands)
+
+
+async def rows(beside: Any) -> tuple[int, int]:
+    return await beside.fetchval(WIDE), await beside.fetchval(NARROW)
+
+
+@pytest.mark.parametrize(
+    ("mode", "first"),
+    [
+        (READ_COMMITTED, "SELECT FROM idempotency_gateway.operation FOR UPDATE"),
+        (SERIALIZABLE, "SAVEPOINT before_it_looks"),
+    ],
+    ids=["a statement", "a snapshot"],
+)
+async def test_a_record_stays_while_something_is_under_way(mode: str, first: str, migrated_url: str) -> None:
+    """A transaction that writes may have begun before the key was used; one with a snapshot, before it looked."""
+    async with place(migrated_url) as (store, clock, slow, beside):
+        hand, other = Hand(), Hand()
+        async with transaction(slow, {}, mode):
+            await slow.execute(first)
+            await retired(store, clock, hand)
+            assert await rows(beside) == (1, 0)
+            assert await state(store, hand) is State.TOMBSTONE
+        await retired(store, clock, other)
+        assert await rows(beside) == (1, 1)
+        clock.advance(REMEMBER_SECONDS)
+        assert await store.cold.sweep(100) == Swept(collected=2)
+
+
+def _claim_with_content(hand: Hand) -> Command:
+    return replace(hand.claim(), attempt_id=uuid4(), content=Content(sha256(b"content").digest(), 1))
+
+
+@pytest.mark.parametrize("speech", [_claim_with_content, Hand.erase], ids=["claim", "erase"])
+async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, migrated_url: str) -> None:
+    """It waits for the row that a sweep moves, and finds it where it is then: the key is not free."""
+    async with place(migrated_url) as (store, clock, mover, beside):
+        await do(store, hand := Hand(), Hand.claim, Hand.complete)
+        clock.advance(REPLAY_SECONDS + 1)
+        async with mover.transaction():
+            await mover.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
+            late = asyncio.ensure_future(store.apply(speech(hand)))
+            await eventually(lambda: beside.fetchval(WAITS), 10)
+            await mover.execute(_MOVE)
+        await asyncio.gather(late, return_exceptions=True)
+        assert late.exception() is not None or late.result().snapshot.record is not None
+        assert await rows(beside) == (0, 1)
+
+
+async def test_a_claim_while_a_record_is_on_its_way(migrated_url: str) -> None:
+    """It sees the row where it was, and not yet where it will be: the key is not free, whenever that is committed."""
+    async with place(migrated_url) as (store, clock, mover, beside):
+        await do(store, hand := Hand(), Hand.claim, Hand.complete)
+        clock.advance(REPLAY_SECONDS + 1)
+        async with mover.transaction():
+            await mover.execute(_MOVE)
+            late = asyncio.ensure_future(store.apply(replace(hand.claim(), attempt_id=uuid4())))
+
+            async def has_looked() -> bool:
+                return late.done() or await beside.fetchval(WAITS)
+
+            await eventually(has_looked, 10)
+        result = await late
+        assert result.snapshot.state is State.TOMBSTONE
+        assert await rows(beside) == (0, 1)
+
+
+SECONDS = 2.5
+SEED = 7
+
+
+async def test_concurrent_verbs_do_what_the_model_does(migrated_url: str) -> None:
+    """Whatever is applied at once, each result and each change is one that the model has in some order."""
+    history = await fuzz(migrated_url, SEED, SECONDS)
+    assert judge(history) == []
+    assert history.applied == EVENT_OF.keys()

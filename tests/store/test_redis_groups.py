@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,10 +26,10 @@ from gateway.store.redis.store import STOOD_FOR_US, RedisFastTier, RedisSeen
 from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up, why_down
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
+from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 from tests.support.redis_groups import Cluster, Sentinel, Watched, command, running
-from tests.support.tls import Authority
-from tests.support.tls_front import TlsFront
+from tests.support.tls import Authority, Certificate
 
 LONG_SECONDS = 30.0
 ROOT = Path(__file__).parents[2]
@@ -425,3 +427,79 @@ async def test_a_user_needs_no_more_than_documented(kind: str, server_workspace:
         # A certificate that nobody vouches for.
         stranger = Authority(other)
         assert "CERTIFICATE_VERIFY_FAILED" in await why_down(url.replace(str(authority.ca_file), str(stranger.ca_file)))
+
+
+_HANDSHAKE = b"\x16"
+_CHUNK_BYTES = 65_536
+
+
+class TlsFront:
+    """`handshakes` counts who spoke TLS."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.port = free_port()
+        self.handshakes = 0
+        self._context = certificate.server_context()
+        self._target_port = 0
+        self._stop = asyncio.Event()
+
+    @contextlib.contextmanager
+    def to(self, target_port: int) -> Iterator[None]:
+        """Serve while the context is open. Nobody has to be there yet."""
+        self._target_port = target_port
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_until_complete, args=(self._serve(),))
+        thread.start()
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(self._stop.set)
+            thread.join()
+            loop.close()
+
+    async def _serve(self) -> None:
+        with socket.create_server(("127.0.0.1", self.port)) as listener:
+            listener.setblocking(False)
+            async with asyncio.TaskGroup() as group:
+                accepting = group.create_task(self._accept(listener))
+                await self._stop.wait()
+                accepting.cancel()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                client, _ = await asyncio.get_running_loop().sock_accept(listener)
+                group.create_task(self._pass_on(client))
+
+    async def _pass_on(self, client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(client, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(client)
+        with contextlib.suppress(OSError):
+            is_tls = client.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+            self.handshakes += is_tls
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader)
+            context = self._context if is_tls else None
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, client, ssl=context)
+            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            try:
+                from_target, to_target = await asyncio.open_connection("127.0.0.1", self._target_port)
+                try:
+                    await asyncio.gather(_copy(reader, to_target), _copy(from_target, writer))
+                finally:
+                    to_target.transport.abort()
+            finally:
+                transport.abort()
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(_CHUNK_BYTES):
+            target.write(data)
+            await target.drain()
+    target.transport.abort()

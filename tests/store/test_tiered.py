@@ -10,12 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Command, Fenced, Purge, Result, Snapshot, State
+from gateway.core.operation import Applied, Command, Fenced, Purge, Result, Snapshot, State, microseconds
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
+from gateway.store.gate import Steadiness
 from gateway.store.redis.store import RedisFastTier
-from gateway.store.tiered import Tiered
+from gateway.store.tiered import ProcessCache, Tiered
 from tests.conformance.hand import REPLAY_SECONDS, Hand, do, started
-from tests.store.copies import STORE, client, fast_tier, key_of
+from tests.store.copies import STORE, client, completed, fast_tier, id_of, key_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -324,3 +325,89 @@ async def test_a_lost_completion_is_no_copy(memory: Memory, fault: Fault, state:
         result = await here.store.apply(hand.claim())
         assert isinstance(result, Fenced)
         assert (result.snapshot.state, here.durable.said) == (state, ["claim"])
+
+
+ROOMY_BYTES = 1_000_000
+
+
+def test_an_entry_ends_with_its_window() -> None:
+    """A record is not answered from the moment on at which its replay window is over."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, 10 * REPLAY_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    assert cache.get(id_of(snapshot), 100.0 + REPLAY_SECONDS - 0.001) is not None
+    assert cache.get(id_of(snapshot), 100.0 + REPLAY_SECONDS) is None
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_a_later_reading_makes_an_entry_young_and_an_earlier_one_does_not_make_it_old() -> None:
+    """Of two readings of a record the one whose call began later is kept."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    cache.put(snapshot, 120.0)
+    cache.put(snapshot, 110.0)
+    assert cache.get(id_of(snapshot), 149.9) is not None
+    assert cache.get(id_of(snapshot), 150.0) is None
+
+
+def test_a_drop_refuses_what_was_read_before_it() -> None:
+    """A record whose store call began before the drop does not come back; one read afterwards does."""
+    cache, snapshot = ProcessCache(ROOMY_BYTES, AGE_SECONDS), completed()
+    cache.put(snapshot, 100.0)
+    cache.drop(id_of(snapshot), 105.0)
+    assert cache.get(id_of(snapshot), 105.0) is None
+    cache.put(snapshot, 104.0)
+    assert cache.get(id_of(snapshot), 106.0) is None
+    cache.put(snapshot, 105.5)
+    assert cache.get(id_of(snapshot), 106.0) is not None
+
+
+def test_the_bytes_are_bounded_and_the_least_recently_used_goes_first() -> None:
+    """Entries are pushed out in the order of their last use, and what they weighed is given back."""
+    snapshots = [completed(b"x" * 1_000) for _ in range(40)]
+    one = ProcessCache(ROOMY_BYTES, AGE_SECONDS)
+    one.put(snapshots[0], 100.0)
+    cache = ProcessCache(30 * one.size_bytes, AGE_SECONDS)
+    for snapshot in snapshots[:30]:
+        cache.put(snapshot, 100.0)
+    assert cache.get(id_of(snapshots[0]), 101.0) is not None
+    for snapshot in snapshots[30:]:
+        cache.put(snapshot, 100.0)
+    kept = [index for index, snapshot in enumerate(snapshots) if cache.get(id_of(snapshot), 101.0)]
+    assert kept == [0, *range(11, 40)]
+    assert cache.size_bytes == 30 * one.size_bytes
+
+
+# What the store's clock shows when the boot-time clock shows nothing.
+LEAD_SECONDS = 1_800_000_000.0
+HOUR_SECONDS = 3600.0
+
+
+def told(*calls: tuple[float, float, float]) -> Steadiness:
+    """From calls: when each began, when the store looked at its clock and found it set ahead, and by how much."""
+    steadiness = Steadiness()
+    for began, looked, ahead in calls:
+        steadiness.observe(microseconds(LEAD_SECONDS + looked + ahead), began, looked + 0.01)
+    return steadiness
+
+
+@pytest.mark.parametrize("ahead", [2.0, HOUR_SECONDS, -2.0, -HOUR_SECONDS])
+def test_a_step_is_noticed(ahead: float) -> None:
+    """With the first answer after it the clock begins anew to be steady."""
+    assert told((50.0, 50.0, 0.0), (90.0, 90.0, ahead)).steady_seconds(100.01) == pytest.approx(10.0)
+
+
+STEADY_SINCE_50 = {
+    # Where the store looked at its clock within a slow call is not known, and is not held against it.
+    "slow": [(50.0, 50.0, 0.0), (60.0, 75.0, 0.0), (80.0, 80.0, 0.0)],
+    "gains": [(50.0 + at, 50.0 + at, at * 0.0005) for at in range(0, 100_000, 100)],
+    "loses": [(50.0 + at, 50.0 + at, at * -0.0005) for at in range(0, 100_000, 100)],
+}
+
+
+@pytest.mark.parametrize("calls", STEADY_SINCE_50.values(), ids=STEADY_SINCE_50)
+def test_slowness_and_drift_are_no_step(calls: list[tuple[float, float, float]]) -> None:
+    """A clock that gains or loses a little all the time is steady, and what a slow call leaves open hides no step."""
+    until = calls[-1][0] + 10.0
+    assert told(*calls).steady_seconds(until) == pytest.approx(until - 50.01)
+    for step in (3.0, -3.0):
+        assert told(*calls, (until, until, calls[-1][2] + step)).steady_seconds(until + 5.01) == pytest.approx(5.0)

@@ -162,3 +162,16 @@ def key_of(received: Received) -> str:
 def nonce_of(response: Response) -> str | None:
     """The nonce of the upstream's answer."""
     return response.header("X-Nonce")
+
+
+async def no_one_listens(port: int) -> bool:
+    """Whether connections are refused."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        # It was among those that a listener which closed at this moment had not taken.
+        return False
+    writer.close()
+    return False

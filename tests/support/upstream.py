@@ -301,3 +301,21 @@ async def _read_chunked(reader: asyncio.StreamReader) -> tuple[bytes, Headers]:
     while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
         trailers.append(_field(line[:-2]))
     return body, trailers
+
+
+@contextlib.asynccontextmanager
+async def silent_tls() -> AsyncIterator[str]:
+    """A service that accepts connections and never greets: a request to it is not sent yet, and may be for long."""
+    done = asyncio.Event()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        done.set()
+        server.close()
+        await server.wait_closed()

@@ -16,11 +16,11 @@ caller-names-itself: the service believes a name that the client wrote
 -served.reserved.without(head)
 +head
 caller-names-itself-in-another-spelling: a service that cannot tell `_` from `-` believes it
-  core/message.py tests/http/edge/test_reserved.py::test_spellings[X_User_Id]
+  core/message.py tests/http/edge/test_strictness.py::test_spellings[X_User_Id]
 -_NOT_ALPHANUMERIC.sub(b"-", name.lower())
 +name.lower()
 caller-removes-its-name: a `Connection` header drops what the authorising service says
-  http/handler.py tests/http/edge/test_reserved.py::test_a_connection_header
+  http/handler.py tests/http/edge/test_strictness.py::test_a_connection_header
 -not self._is_reserved[option.strip()]]
 +option]
 first-principal-taken: of two principals one is believed
@@ -60,15 +60,15 @@ nothing-is-handed-on: the service behind does not learn who calls
 -if found.headers:
 +if not found:
 certificate-of-the-proxy: all callers behind a proxy are one
-  callers/tokens.py tests/http/gateway/test_client_certificates.py::test_through_a_proxy
+  callers/tokens.py tests/http/gateway/test_tls.py::test_through_a_proxy
 -if peer is not None and any(
 +if peer is None and any(
 certificate-has-expired: a connection makes a certificate last for ever
-  callers/tokens.py tests/http/gateway/test_client_certificates.py::test_one_that_expires_on_its_connection
+  callers/tokens.py tests/http/gateway/test_tls.py::test_one_that_expires_on_its_connection
 -if certificate.until <=
 +if certificate.until < 0 <=
 certificate-is-optional: clients without a certificate connect where one is required
-  upstream/connect.py tests/http/gateway/test_client_certificates.py::test_certificates_that_are_not_accepted[required]
+  upstream/connect.py tests/http/gateway/test_tls.py::test_certificates_that_are_not_accepted[required]
 -ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
 +ssl.CERT_OPTIONAL
 first-name-taken: of two names of a certificate one is believed

@@ -137,7 +137,7 @@ lease-not-asked-before-sending: the first byte goes out whether or not the lease
 -if lease.clock() >= lease.trusted_until_seconds:
 +if False:
 leases-by-the-wall-clock: what a lease is trusted by jumps with the host's clock
-  store/base.py tests/http/gateway/test_clocks.py::test_a_stores_clock_runs_nothing_again[forward]
+  store/base.py tests/http/gateway/test_times.py::test_a_stores_clock_runs_nothing_again[forward]
 -partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 +lambda: time.time()
 """)

@@ -108,7 +108,7 @@ sinks-share-the-threads-of-callers: while the name server of one sink hangs, cal
 -resolver = Names() if
 +resolver = ThreadedResolver() if
 lookups-given-up-free-their-place: each try of a sink whose name server hangs leaves another thread behind
-  upstream/connect.py tests/http/upstream/test_names.py::test_lookups_that_were_given_up_keep_their_places
+  upstream/connect.py tests/http/upstream/test_faults.py::test_lookups_that_were_given_up_keep_their_places
 -        return await result
 +        return await self._freeing(result)
   upstream/connect.py

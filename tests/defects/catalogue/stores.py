@@ -71,7 +71,7 @@ rekey-passes-over-what-is-clear: what is clear beside something that is encrypte
 +if self.is_old(value) and clear is not part else part
 rekey-trusts-the-id: rekey says that nothing is left, and what another key of that id encrypted cannot be read
   core/confidential.py tests/store/test_rekeying.py::test_what_another_key_of_the_same_id_encrypted_is_counted[sqlite]
-  tests/http/gateway/test_rekeying.py::test_a_key_that_is_another_one_under_its_id[sqlite-encrypts]
+  tests/http/gateway/test_encryption.py::test_a_key_that_is_another_one_under_its_id[sqlite-encrypts]
 -clear = form.open(self.ring, part, *bound)
 +clear = form.open(self.ring, part, *bound) if self.is_old(value) else part
 rekey-passes-over-audits-of-pauses: the texts of pauses that are over need the old key for ever
@@ -96,11 +96,11 @@ cut-headers-are-none: a response whose headers were cut is replayed without them
 -return _CUT_HEADERS
 +return ()
 missing-key-accepted: a gateway starts on a store that is encrypted with a key that it does not have
-  store/sealed.py tests/http/gateway/test_rekeying.py::test_a_rotation[sqlite]
+  store/sealed.py tests/http/gateway/test_encryption.py::test_a_rotation[sqlite]
 -if key_id not in key_ids}
 +if not key_ids}
 another-key-accepted: a gateway starts with another key under the id of the one that its store is encrypted with
-  store/sealed.py tests/http/gateway/test_rekeying.py::test_a_key_that_is_another_one_under_its_id[sqlite-encrypts]
+  store/sealed.py tests/http/gateway/test_encryption.py::test_a_key_that_is_another_one_under_its_id[sqlite-encrypts]
   tests/conformance/test_sealed_examples.py::test_examples_of_a_key[sqlite]
 -return reasons[0] if reasons and all(reasons) else None
 +return None
@@ -195,7 +195,7 @@ window-by-the-wall-clock: a process compares the end of a window with what its o
 -(record.replay_until_us - snapshot.now_us)
 +(record.replay_until_us - time.time_ns() // 1000)
 cache-outlives-the-window: a process answers from its memory what has expired
-  store/tiered.py tests/store/test_cache.py::test_an_entry_ends_with_its_window
+  store/tiered.py tests/store/test_tiered.py::test_an_entry_ends_with_its_window
 -min(self._age_seconds_max, window_seconds)
 +self._age_seconds_max
 unacknowledged-is-cached: a completion whose answer was lost is believed, and answered from a copy
@@ -315,17 +315,17 @@ postgres-keeps-what-was-delivered: the requests of operations that are over stay
 -
 postgres-walks-past-what-may-commit: the walk for lapsed claims passes a claim that commits after one with a later token
   store/postgres/sql/sweep.sql
-  tests/store/test_postgres_walk.py::test_a_walk_waits_for_a_lower_token_however_the_clock_is_set[back]
+  tests/store/test_postgres_fences.py::test_a_walk_waits_for_a_lower_token_however_the_clock_is_set[back]
 -WHERE y.token > $2::BIGINT
 +WHERE $2::BIGINT IS NULL
 postgres-walks-past-a-claim: the walk for lapsed claims passes one that is under way
-  store/postgres/sql/sweep.sql tests/store/test_postgres_walk.py::test_a_claim_that_the_walk_has_come_to[takeover]
+  store/postgres/sql/sweep.sql tests/store/test_postgres_fences.py::test_a_claim_that_the_walk_has_come_to[takeover]
 -OR y.state = 'claimed' AND y.watched IS NULL
 +OR y.state = ''
 postgres-misses-what-moved: a command on Postgres that waited for a tombstone, which became narrow meanwhile, finds
     nothing
   store/postgres/executor.py
-  tests/store/test_postgres_narrow.py::test_a_command_that_waits_for_a_record_on_its_way[erase]
+  tests/store/test_postgres_fences.py::test_a_command_that_waits_for_a_record_on_its_way[erase]
 -            if has_moved:
 +            if has_moved is None:
 sqlite-keeps-what-a-sweep-added: a pause of a minute moves the end of what a sweep has held by an hour
@@ -351,7 +351,7 @@ postgres-forgets-the-fence: Postgres records whatever completion comes, whoever 
   tests/conformance/test_fences.py::test_an_answer_whose_claim_is_over_is_not_written[postgres]
 - AND o.token = i.token AND o.attempt_id = i.attempt_id
 a-claim-looks-among-narrow-rows-alone: a claim that comes while a record moves to the narrow rows is granted
-  store/postgres/statements.py tests/store/test_postgres_narrow.py::test_a_claim_while_a_record_is_on_its_way
+  store/postgres/statements.py tests/store/test_postgres_fences.py::test_a_claim_while_a_record_is_on_its_way
 -SELECT 1 FROM idempotency_gateway.operation AS n
 +SELECT 1 FROM idempotency_gateway.narrow AS n
 postgres-changes-what-it-has-not-locked: Postgres writes what the table made of a record that somebody else changed
@@ -373,7 +373,7 @@ postgres-commit-taken-for-lost: a change of Postgres whose commit was not answer
 +        raise NotApplied("lost") from error
 postgres-holds-locks-for-the-vanished: a gateway that vanishes between a lock and its change keeps others from the
     record
-  store/postgres/dialer.py tests/store/test_postgres_vanished.py::test_between_lock_and_change_nobody_is_held_up
+  store/postgres/dialer.py tests/store/test_postgres_faults.py::test_between_lock_and_change_nobody_is_held_up
 -"idle_in_transaction_session_timeout": str(round(command_seconds * 400))
 +"idle_in_transaction_session_timeout": "0"
 no-room-is-a-bad-value: a response that no partition has room for yet is rejected for ever

@@ -90,7 +90,7 @@ length-copied: the length that the upstream declared is passed on beside our own
 -HOP_BY_HOP | {b"content-length", b"idempotency-status"}
 +HOP_BY_HOP | {b"idempotency-status"}
 length-copied-upstream: the length that the client declared is passed on beside our own
-  upstream/client.py tests/http/upstream/test_request.py::test_framing_is_recomputed
+  upstream/client.py tests/http/upstream/test_bodies.py::test_framing_is_recomputed
 -{b"content-length", b"expect"}
 +{b"expect"}
 cookies-replayed: whoever repeats a request gets the session that it opened
@@ -116,7 +116,7 @@ disconnect-cancels: an attempt is given up when its client goes
 +                if request.owner is None and not request.is_executed
 kept-unredacted: a response in which no value can be replaced is kept as it is
   core/outcome.py tests/core/test_redaction.py::test_what_cannot_be_looked_into_is_not_kept
-  tests/http/gateway/test_redaction.py::test_what_cannot_be_redacted_is_not_kept
+  tests/http/gateway/test_encryption.py::test_what_cannot_be_redacted_is_not_kept
 -        if parse_json(body) is MISSING:
 -            return None
 +        if parse_json(body) is MISSING:
@@ -126,7 +126,7 @@ digest-of-redacted-kept: a guess of a redacted value can be tested by a digest o
 -header[0].lower() not in _OF_BODY
 +header[0]
 redacted-for-those-that-wait: callers that wait for the first response do not get its values
-  protect/compose.py tests/http/gateway/test_redaction.py::test_only_the_first_request_gets_the_values[sqlite]
+  protect/compose.py tests/http/gateway/test_encryption.py::test_only_the_first_request_gets_the_values[sqlite]
 -verdict is Verdict.STORED and REDACTED_HEADER in
 +False and REDACTED_HEADER in
 """)

@@ -54,7 +54,7 @@ used-tls-connections-may-have-bytes: what arrived on an idle TLS connection answ
 -return bool(pending) and not self.served and
 +return bool(pending) and
 sequence-moved-by-two: gateways that note a lost memory at once can take the sequence of tokens back
-  store/postgres/store.py tests/store/test_postgres_tokens.py::test_the_sequence_is_moved_by_one_at_a_time
+  store/postgres/store.py tests/store/test_postgres_fences.py::test_the_sequence_is_moved_by_one_at_a_time
 -                await connection.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
 claims-of-another-length: claims last as long as somebody thought, whatever the configuration says
   app/parts.py tests/app/test_settings.py::test_a_setting_changes_what_is_seen[store.lease-10s]

@@ -1,27 +1,7 @@
-"""Everything here runs on uvloop, which the product uses, and with `--full` also on asyncio's own loop: they see the
-end of a connection differently."""
+"""The loops and the authority of this suite."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from tests.http.loops import authority, pytest_asyncio_loop_factories
 
-import pytest
-import uvloop
-
-from tests.support.tls import Authority
-
-
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loops that each coroutine test is run on."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Who signs the certificates here."""
-    directory: Path = tmp_path_factory.mktemp("edge-tls")
-    return Authority(directory)
+__all__ = ["authority", "pytest_asyncio_loop_factories"]

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support import http
 from tests.support.accepting import STEPS, desk
-from tests.support.advice import check_advice, problem_of, should_retry
 from tests.support.eventually import eventually
-from tests.support.house import House, house, sqlite_store, status_of
+from tests.support.house import House, check_advice, house, problem_of, should_retry, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import Answer, Ending
 

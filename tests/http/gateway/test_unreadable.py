@@ -14,8 +14,8 @@ import pytest
 from gateway.core.operation import State
 from gateway.store.operations import Query
 from tests.admin.shell import CUT, Shell
-from tests.http.gateway.test_rekeying import ACCEPT, A, B
-from tests.http.gateway.test_rekeying import ROUTE as KEYED_ROUTE
+from tests.http.gateway.test_encryption import ACCEPT, A, B
+from tests.http.gateway.test_encryption import ROUTE as KEYED_ROUTE
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
 from tests.support.house import House, config_text, house, neighbour, sqlite_store, status_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ from gateway.upstream import (
     UpstreamResponse,
     UpstreamSettings,
 )
+from gateway.upstream.connect import Names
 from tests.http.upstream import wire
 from tests.http.upstream.test_answers import WIRES
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
+from tests.support.names import silent_name_server
 from tests.support.ports import free_port
 from tests.support.relay import reset
 
@@ -220,3 +223,33 @@ async def test_closing_the_client_gives_up_what_is_running() -> None:
         await eventually(lambda: server.requests)
         await client.close()
         assert (await running).reason is Unknown.ABORTED
+
+
+async def test_lookups_that_were_given_up_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are asked for and cancelled, two threads hang; afterwards the next one is carried out."""
+    names = Names()
+    async with silent_name_server(monkeypatch) as server:
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await names.resolve("a.hangs", 80)
+        assert server.running == 2
+        await asyncio.to_thread(lambda: None)
+    assert (await names.resolve("localhost", 80))[0]["host"] == "127.0.0.1"
+    await eventually(lambda: server.running == 0)
+
+
+def test_the_end_of_a_loop_waits_for_no_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the end of the program: the thread is a daemon."""
+
+    async def stop_meanwhile() -> threading.Event:
+        async with silent_name_server(monkeypatch) as server:
+            over, server.over = server.over, threading.Event()
+            task = asyncio.create_task(Names().resolve("a.hangs", 80))
+            await asyncio.to_thread(server.asked.acquire)
+            assert {each.daemon for each in threading.enumerate() if each.name == "names"} == {True}
+            task.cancel()
+            over.set()
+            return server.over
+
+    asyncio.run(stop_meanwhile()).set()

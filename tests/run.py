@@ -38,11 +38,11 @@ SHARED: Final = "integration"
 # Each takes about as long beside the others. Every directory with tests is in one of them, or in `BESIDE`;
 # `tests/docs/test_proof.py` sees to that.
 PARTS: Final = (
-    (SHARED, "deliver", "upkeep"),
+    (SHARED, "deliver", "simulation", "upkeep"),
     (SHARED, "events", "explain", "upgrade"),
     ("conformance", "observe", "store"),
     ("app", "http", "protect"),
-    ("admin", "callers", "clients", "config", "core", "defects", "docs", "simulation", "support_tests"),
+    ("admin", "callers", "clients", "config", "core", "defects", "docs", "support_tests"),
 )
 
 # For the moment between two edits: what decides about a request, and what is read of a file, as functions of values.

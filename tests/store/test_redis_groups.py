@@ -458,18 +458,23 @@ class TlsFront:
             loop.close()
 
     async def _serve(self) -> None:
-        with socket.create_server(("127.0.0.1", self.port)) as listener:
+        loop, passing = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", self.port)))
             listener.setblocking(False)
-            async with asyncio.TaskGroup() as group:
-                accepting = group.create_task(self._accept(listener))
-                await self._stop.wait()
-                accepting.cancel()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        async with asyncio.TaskGroup() as group:
-            while True:
-                client, _ = await asyncio.get_running_loop().sock_accept(listener)
-                group.create_task(self._pass_on(client))
+            def accept() -> None:
+                # In the end it is closed, even if nobody has taken it over by then.
+                client = stack.enter_context(listener.accept()[0])
+                client.setblocking(False)
+                passing.add(loop.create_task(self._pass_on(client)))
+
+            loop.add_reader(listener, accept)
+            await self._stop.wait()
+            loop.remove_reader(listener)
+            for task in passing:
+                task.cancel()
+            await asyncio.gather(*passing, return_exceptions=True)
 
     async def _pass_on(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -40,7 +40,10 @@ class Part:
 
 PARTS: Final = (
     Part("suite", ("-m", "tests.run", "--full"), alone=True),
+    # The longest ones first: nothing is left running alone at the end.
     Part("servers", ("-m", "tests.servers")),
+    Part("defects", ("-m", "tests.defects", "--run", "all")),
+    Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),
     Part("packaging", ("-m", "tests.packaging")),
     Part("deployed", ("-m", "tests.deployed")),
     Part("frameworks", ("-m", "tests.frameworks")),
@@ -62,7 +65,6 @@ PARTS: Final = (
     ),
     Part("lanes", ("-m", "tests.integration.lanes", "--kills", "50")),
     Part("fast-failover", ("-m", "tests.integration.fast_failover", "--faults", "20")),
-    Part("publishing", ("-m", "tests.integration.publishing", "--seconds", "600")),
     *[
         Part(f"sentinel-{store}", ("-m", "tests.integration.sentinel", "--operations", "1000", "--store", store))
         for store in ("sqlite", "postgres", "postgres-redis", "redis")
@@ -73,7 +75,6 @@ PARTS: Final = (
     Part("upgrade-calm", ("-m", "tests.upgrade.rolling", "--seconds", "120", "--calm")),
     Part("envoy", ("-m", "tests.integration.envoy")),
     Part("soak", ("-m", "tests.integration.soak", "--seconds", "240")),
-    Part("defects", ("-m", "tests.defects", "--run", "all")),
     Part("costs", ("-m", "tests.benchmarks", "--short", "--check"), alone=True),
 )
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
-from gateway.core.message import NameTable
 from gateway.core.observation import ExchangeResult
 from gateway.core.routing import normalise_path
 from gateway.core.verdict import Verdict
@@ -55,7 +54,6 @@ class Passthrough:
         self._observing = observing
         self._events = events
         self._key_headers = key_headers
-        self._is_key_header = NameTable(lambda name: name.lower() in key_headers)
 
     async def __call__(
         self,
@@ -141,9 +139,9 @@ class Passthrough:
         head = request.head
         key_header: str | None = None
         path: str | None = None
-        if route is None and self._key_headers:
+        if route is None and not self._key_headers.isdisjoint(head.headers.by_name):
             for name, _ in head.headers:
-                if self._is_key_header[name]:
+                if name.lower() in self._key_headers:
                     # As it is spelt.
                     key_header = name.decode("latin-1")
                     path = normalise_path(head.target).decode("latin-1")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.redis import node
 from gateway.store.redis import store as redis_store
 from tests.store.backends import Backend, on_postgres, on_sqlite
 from tests.support.failing_disk import FailingDisk, failing_disk
@@ -22,7 +21,7 @@ def disk() -> Iterator[FailingDisk]:
 @pytest.fixture
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read from Redis may take as long as a busy machine needs for it."""
-    monkeypatch.setattr(node, "GET_SECONDS", 30.0)
+    monkeypatch.setattr(redis_store, "GET_SECONDS", 30.0)
     monkeypatch.setattr(redis_store, "SEEN_SECONDS", 30.0)
 
 

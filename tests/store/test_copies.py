@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record
 from gateway.store.base import Unreadable
-from gateway.store.redis.layout import ERA_BYTES, decode, encode
+from gateway.store.redis.store import ERA_BYTES, decode, encode
 from gateway.store.relational.rows import pack, unpack
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.memory_store import MemoryStore

@@ -15,9 +15,8 @@ import uvloop
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
-from gateway.store.redis import node as node_of_redis
-from gateway.store.redis.node import GET_SECONDS
-from gateway.store.redis.store import RedisFastTier
+from gateway.store.redis import store as redis_store
+from gateway.store.redis.store import GET_SECONDS, RedisFastTier
 from tests.conformance.hand import started
 from tests.store.copies import (
     STORE,
@@ -199,7 +198,7 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkey
         await tier.put(snapshot, boot_seconds())
         own_redis.pause()
         with monkeypatch.context() as hasty:
-            hasty.setattr(node_of_redis, "GET_SECONDS", GET_SECONDS)
+            hasty.setattr(redis_store, "GET_SECONDS", GET_SECONDS)
             answers = await asyncio.gather(*(tier.get(id_of(snapshot)) for _ in range(200)), return_exceptions=True)
         assert {isinstance(answer, StoreError) for answer in answers} == {True}
         assert not tier.up

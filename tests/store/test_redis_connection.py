@@ -12,10 +12,9 @@ import pytest
 
 from gateway.core.confidential import NO_SEALING
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
-from gateway.store.redis import node as node_of_redis
+from gateway.store.redis import store as redis_store
 from gateway.store.redis.connection import Link, parse, refusal_code
-from gateway.store.redis.layout import Keyspace
-from gateway.store.redis.node import ROOM_SECONDS, Node
+from gateway.store.redis.store import ROOM_SECONDS, Keyspace, Node
 from tests.store.copies import client, completed, fast_tier, id_of, record_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
@@ -102,7 +101,7 @@ async def test_an_answer_that_is_cut_is_none(
 ) -> None:
     """A reply that stops in the middle fails its caller, and what comes afterwards is right."""
     # A busy machine may need more for a whole one than the quarter of a second that there is.
-    monkeypatch.setattr(node_of_redis, "GET_SECONDS", 1.0)
+    monkeypatch.setattr(redis_store, "GET_SECONDS", 1.0)
     marked, other = completed(b"a body with a MARK in it"), completed(b"another")
     async with fast_tier(through(relay)) as tier:
         for snapshot in (marked, other):

@@ -21,8 +21,7 @@ from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
-from gateway.store.redis.layout import PARTS, Keyspace
-from gateway.store.redis.store import STOOD_FOR_US, RedisFastTier, RedisSeen
+from gateway.store.redis.store import PARTS, STOOD_FOR_US, Keyspace, RedisFastTier, RedisSeen
 from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up, why_down
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually

@@ -23,7 +23,7 @@ from gateway.store.gate import SealedStore
 from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
-from gateway.store.redis.layout import ERA_BYTES, decode, encode
+from gateway.store.redis.store import ERA_BYTES, decode, encode
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started, state

@@ -17,7 +17,7 @@ import yaml
 
 from gateway.store.agreement import JOURNAL_VERSION, PROGRAM_LEVEL, RECORD_VERSION
 from gateway.store.postgres.statements import migrations
-from gateway.store.redis.layout import VERSION as ENTRY_VERSION
+from gateway.store.redis.store import VERSION as ENTRY_VERSION
 from gateway.store.sqlite.connection import SCHEMA_VERSION
 from tests.defects.defect import PRODUCT, Defect, Edit, put_in
 from tests.support.gateway import GatewayProcess
@@ -74,7 +74,7 @@ _NEXT: Final = Defect(
         Edit(_HOT, _OF_STATE.format("completed"), f'"version": "{_SQL_VERSION}", "state": "\'completed\'"'),
         Edit(_JOURNAL, "JOURNAL_VERSION, JOURNAL_VERSIONS\n", "JOURNAL_VERSION, JOURNAL_VERSIONS, written\n"),
         Edit(_JOURNAL, "*(JOURNAL_VERSION, *ids", "*(written(JOURNAL_VERSION), *ids"),
-        Edit("store/redis/layout.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),
+        Edit("store/redis/store.py", f"\nVERSION: Final = {ENTRY_VERSION}", f"\nVERSION: Final = {ENTRY_VERSION + 1}"),
         Edit(_SQLITE, f"SCHEMA_VERSION: Final = {SCHEMA_VERSION}", f"SCHEMA_VERSION: Final = {SCHEMA_VERSION + 1}"),
         Edit(
             "config/models.py",

@@ -18,8 +18,7 @@ import yaml
 from gateway.core.operation import State
 from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.files import AttemptFiles, MarkedAttempt, boot_of_this_machine
-from gateway.store.redis.layout import decode
-from gateway.store.redis.store import RedisSeen
+from gateway.store.redis.store import RedisSeen, decode
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.fleet import key_of, nonce_of, send, wait_answered

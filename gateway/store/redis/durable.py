@@ -70,8 +70,8 @@ from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import layout
 from gateway.store.redis.connection import Link, RedisCommand, parse
 from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
-from gateway.store.redis.layout import CHANGES_CHANNEL, PURGES_CHANNEL, Change, Kept, lesson, packed, unpacked
-from gateway.store.redis.news import News
+from gateway.store.redis.layout import Change, Kept, lesson, packed, unpacked
+from gateway.store.redis.news import CHANGES_CHANNEL, PURGES_CHANNEL, News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
 
 T = TypeVar("T")

@@ -17,10 +17,14 @@ from uuid import UUID
 
 from gateway.store.base import NotApplied, StoreError, end_tasks
 from gateway.store.redis.connection import CAUSES, CONNECT_SECONDS, Address, Link, RedisCommand, refusal
-from gateway.store.redis.layout import PURGES_CHANNEL
 from gateway.store.watching import LocalWatch
 
 _LOG = logging.getLogger("gateway")
+
+KEY_PREFIX: Final = "idempotency-gateway:"
+PURGES_CHANNEL: Final = f"{KEY_PREFIX}purges"
+CHANGES_CHANNEL: Final = f"{KEY_PREFIX}changes:"
+"""Where Redis is the durable store, the id of an operation behind it is the channel of its changes."""
 
 _PURGES: Final = PURGES_CHANNEL.encode()
 

@@ -10,6 +10,10 @@ time at an earlier local moment `m` was at least `reading - (local time after th
 from there can only end it too early. An entry ends with its window also where its writer froze in between. A read
 computes the time left, and asks for `TIME` after the entries, so that the time left is never too long.
 
+*Copies.* A copy is called an entry: the era of the server, the time until which it is valid, and the record, so that an
+entry under a wrong key is recognised. Bytes that are not exactly an entry of this version are None: another version,
+another program's value, a cut value.
+
 *Stores.* One Redis may serve several durable stores, and two of one service make the same operation ids. So the keys of
 entries (which are also the channels of news) and of the era name the store, by the part of its identity that survives a
 promotion. Until `bind` has named the store, the tier is not up.
@@ -26,10 +30,12 @@ each other's eras, which costs copies again; so who purged ends the era for the 
 store then. A gateway that has to end an era, and could not yet, serves nothing.
 
 *Masters.* A single server is a cluster of one node with one bucket, and Sentinel is another way to find its address.
-Each server that is found is a `Node`. The route of an operation is by the first byte of its id. In a cluster each byte
-is a bucket with an era of its own; an era is bound to a server process, so what is copied or moved to another node is
-not believed there. Another address, or a bucket at another node, begins with an unknown era: each purge is reported to
-it anew. While a slot is moved, Redis refuses commands of several keys in it, and its operations have no copies.
+Each server that is found is a `Node`, whose verbs use its link only while that leads to the server process whose eras
+are known. The route of an operation is by the first byte of its id. A bucket is what has one era. In a cluster each
+byte is a bucket, and its keys have one hash tag, so that they are at one node and one script may use them; an era is
+bound to a server process, so what is copied or moved to another node is not believed there. Another address, or a
+bucket at another node, begins with an unknown era: each purge is reported to it anew. While a slot is moved, Redis
+refuses commands of several keys in it, and its operations have no copies.
 
 *What remains.* A master that was abandoned, and does not know it yet, serves those who have not left it. A purge that
 was reported to the new one reaches them with the durable store's generation, or when they leave: at the next look with
@@ -50,30 +56,44 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import secrets
+import struct
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID, uuid4
+from zlib import crc32
 
-from gateway.core.confidential import NO_SEALING, Sealing
-from gateway.core.operation import MICROSECONDS, Snapshot, State
-from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
+from gateway.core.confidential import NO_SEALING, Sealing, Unopenable
+from gateway.core.operation import MICROSECONDS, Record, Snapshot, State
+from gateway.store.base import NotApplied, StoreError, Unreadable, boot_seconds, end_tasks
+from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import FORMER_MAX, Seen, WitnessNote, lineage
 from gateway.store.redis.connection import (
+    CAUSES,
+    CONNECT_SECONDS,
+    Access,
     Address,
     Link,
+    RedisCommand,
     find_masters,
     listen_for_masters,
     parse,
     refusal,
+    refusal_code,
+    run_lines,
     script,
     slot_of,
+    time_us,
 )
-from gateway.store.redis.layout import KEY_PREFIX, PARTS, PURGES_CHANNEL, Keyspace
-from gateway.store.redis.news import News
-from gateway.store.redis.node import DOWN, PUT_SECONDS, Node
+from gateway.store.redis.news import KEY_PREFIX, PURGES_CHANNEL, News
+from gateway.store.relational import rows
+from gateway.store.relational.rows import pack, unpack
+
+_LOG = logging.getLogger("gateway")
 
 # -- the note ----------------------------------------------------------------------------------------------------------
 
@@ -191,6 +211,382 @@ def _acknowledged(link: bytes, value: bytes) -> WitnessNote | None:
     return note if is_sound else None
 
 
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+# As in `lua/era.lua`.
+_GENERATION_BYTES: Final = 16
+
+PARTS: Final = 256
+"""Operations are spread over the buckets by the first byte of their id."""
+
+
+class Keyspace:
+    """The keys of one durable store, whose purges have come to this generation. Compared by identity: each change of
+    either makes a new one."""
+
+    def __init__(self, prefix: str, generation: str, *, is_cluster: bool) -> None:
+        """An empty prefix is that of no store. `generation` is empty where it is not known."""
+        self.prefix = prefix
+        self.generation = sha256(generation.encode()).digest()[:_GENERATION_BYTES] if generation else b""
+        self.is_cluster = is_cluster
+        self.buckets = bytes(range(PARTS) if is_cluster else PARTS)
+        """The bucket of an operation, by the first byte of its id."""
+        start = prefix or KEY_PREFIX
+        tags = [f"{{{bucket:02x}}}:" for bucket in range(PARTS)] if is_cluster else [""]
+        self.era_keys = [f"{start}{tag}era" for tag in tags]
+        # Braces around the id, which stand there without a cluster, would be the tag.
+        before, self._after = ("", "") if is_cluster else ("{", "}")
+        self._before = [f"{start}{tags[bucket]}{before}" for bucket in self.buckets]
+        self.copies = f"{start}{{??}}:{'?' * 32}" if is_cluster else f"{start}{{*}}"
+        """A pattern that matches the keys of all copies, and no other."""
+
+    def key_of(self, operation_id: UUID) -> str:
+        return f"{self._before[operation_id.int >> 120]}{operation_id.hex}{self._after}"
+
+    def content_key(self, content: bytes) -> str:
+        """The key of a content's digest, in the bucket of its first byte."""
+        tag = f"{{{content[0]:02x}}}:" if self.is_cluster else ""
+        return f"{self.prefix}{tag}content:{content.hex()}"
+
+
+_MAGIC: Final = b"igR"
+ERA_BYTES: Final = 16
+VERSION: Final = 1
+# Magic, token, the era of the server, the version of what follows, the end of the window in µs of the server's clock,
+# and a checksum of the record.
+_HEAD: Final = struct.Struct(f">3sQ{ERA_BYTES}sBQI")
+# A copy has not what was asked and what happened, the last columns of a record. No kind follows them.
+_NOT_COPIED: Final = ("", None, None, None)
+_NO_KIND: Final = None
+_COMPLETED: Final = State.COMPLETED
+
+
+def encode(record: Record, era: bytes, expires_us: int) -> bytes:
+    """The entry of a completed record, valid in this era until `expires_us` of the server's clock."""
+    if record.state is not _COMPLETED or record.response is None:
+        raise ValueError("only a completed record has an entry")
+    packed = pack((*rows.encode(record)[: -len(_NOT_COPIED)], record.response.body))
+    return _HEAD.pack(_MAGIC, record.token, era, VERSION, expires_us, crc32(packed)) + packed
+
+
+def decode(entry: bytes, operation_id: UUID, era: bytes) -> tuple[Record, int] | None:
+    """The record and its `expires_us`, if these bytes are an entry of this operation in this era; else None."""
+    try:
+        kind, _, entry_era, version, expires_us, checksum = _HEAD.unpack_from(entry)
+        if kind != _MAGIC or entry_era != era or version != VERSION or crc32(entry[_HEAD.size :]) != checksum:
+            return None
+        values = unpack(entry, _HEAD.size)
+        record = rows.decode((None, *values[:-1], *_NOT_COPIED, _NO_KIND, values[-1]))
+    except (struct.error, ValueError, LookupError, Unreadable):
+        # Of other columns than these, too.
+        return None
+    return (record, expires_us) if record.identity.operation_id == operation_id else None
+
+
+# -- a master ----------------------------------------------------------------------------------------------------------
+
+# Every first request waits for a read, so it must cost less than the call of the durable store that it may save.
+GET_SECONDS: Final = 0.25
+PUT_SECONDS: Final = 2.0
+
+# A larger entry would make its neighbours miss their deadline on a slow wire, and so would more of them at once.
+ENTRY_BYTES_MAX: Final = 256 * 1024
+_WRITES_MAX: Final = 32
+_GETS_MAX: Final = 64
+
+# What two clocks may drift apart, as µs per second; NTP slews by half of it.
+_DRIFT_US: Final = 1_000
+
+ROOM_SECONDS: Final = 60.0
+
+# Why a node of a cluster does not serve a slot, and what of it is a reason to look for the masters: a slot that is on
+# its way (ASK, TRYAGAIN) is still this node's in the map.
+_MOVED: Final = frozenset(("MOVED", "CLUSTERDOWN"))
+_ELSEWHERE: Final = _MOVED | {"ASK", "TRYAGAIN"}
+
+DOWN: Final = "the fast tier is down"
+_ERA: Final = script("era.lua")
+_NO_ERA: Final = (b"", 0.0)
+
+
+class Node:
+    """A master: the link to it, the eras of its buckets, and the batches that wait for it. Who has it calls `check` as
+    long as it is used, and then `close`. It knows which buckets it has been given, and not why."""
+
+    def __init__(
+        self,
+        access: Access,
+        address: Address,
+        keys: Keyspace,
+        *,
+        clock: Callable[[], float],
+        sealing: Sealing,
+        on_change: Callable[[], None],
+        on_moved: Callable[[], None],
+    ) -> None:
+        """`on_change` is called when `is_reached` or `why_down` changes; `on_moved` when the server says that a bucket
+        is elsewhere."""
+        self.address = address
+        self.is_reached = False
+        """Whether the server was reachable at the last call. While False, verbs fail at once."""
+        self.why_down = ""
+        self.gets: Batcher[UUID, Snapshot | None] = Batcher(self._execute_gets, size_max=_GETS_MAX)
+        self._writes: Batcher[list[RedisCommand], None] = Batcher(self._execute_writes, size_max=_WRITES_MAX)
+        self._access = access
+        self._keys = keys
+        self._clock = clock
+        self._sealing = sealing
+        self._on_change = on_change
+        self._on_moved = on_moved
+        self._link = Link(address, access.database)
+        # The server process that it leads to.
+        self._run_id = ""
+        self._buckets: frozenset[int] = frozenset()
+        # By bucket, and since when it is known; there is none while it is unknown, or a generation has yet to be
+        # reported.
+        self._eras: dict[int, tuple[bytes, float]] = {}
+        # A reading of the server's clock.
+        self._time_us, self._time_seconds = 0, 0.0
+        # Why it takes no copies, as was logged, and when that was last so.
+        self._refused, self._refused_seconds = "", 0.0
+
+    @property
+    def _unknown(self) -> frozenset[int]:
+        return self._buckets - self._eras.keys()
+
+    @property
+    def knows_all_eras(self) -> bool:
+        return self._run_id != "" and not self._unknown
+
+    def own(self, buckets: Iterable[int]) -> None:
+        """Serve these buckets. The era of one that is new is unknown."""
+        owned = frozenset(buckets)
+        if owned != self._buckets:
+            self._forget_eras(owned ^ self._buckets)
+            self._buckets = owned
+
+    def bind(self, keys: Keyspace) -> None:
+        """Use these keys, and report their generation before anything is served."""
+        self._keys = keys
+        self._forget_eras(self._buckets)
+
+    async def close(self) -> None:
+        self.is_reached = False
+        try:
+            await self.gets.close()
+            await self._writes.close()
+        finally:
+            self._link.close()
+
+    def server_us(self, seconds: float) -> int:
+        """A lower bound of the server's clock at this boot-time moment."""
+        since_seconds = seconds - self._time_seconds
+        return self._time_us + int(since_seconds * MICROSECONDS - abs(since_seconds) * _DRIFT_US)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    async def _execute_gets(self, wanted: list[UUID]) -> list[Snapshot | StoreError | None]:
+        """Read the valid copies of the operations at once."""
+        keys, eras = self._keys, self._eras
+        buckets = [keys.buckets[each.int >> 120] for each in wanted]
+        if not eras.keys() >= set(buckets):
+            await self._refresh()
+        if not self.is_reached:
+            raise NotApplied(DOWN)
+        commands: list[RedisCommand] = [
+            ("MGET", keys.era_keys[bucket], keys.key_of(each)) for each, bucket in zip(wanted, buckets, strict=True)
+        ]
+        *found, time = await self._exchange([*commands, ("TIME",)], GET_SECONDS)
+        if error := refusal(time):
+            raise NotApplied(f"Redis refused: {error}")
+        if keys is not self._keys:
+            # It was bound anew meanwhile, to another store or after a purge.
+            return [None] * len(wanted)
+        now_us, is_stale = time_us(time), False
+        results: list[Snapshot | StoreError | None] = [None] * len(wanted)
+        for place, (bucket, values) in enumerate(zip(buckets, found, strict=True)):
+            if error := self._noted_refusal(values):
+                results[place] = NotApplied(f"Redis refused: {error}")
+            elif bucket not in eras:
+                results[place] = NotApplied(DOWN)
+            elif values[0] is None or values[0][-ERA_BYTES:] != eras[bucket][0]:
+                is_stale = True
+            else:
+                results[place] = self._copy(values[1], wanted[place], eras[bucket][0], now_us)
+        if is_stale:
+            await self._refresh(is_stale=True)
+        return results
+
+    def _copy(self, entry: bytes | None, operation_id: UUID, era: bytes, now_us: int) -> Snapshot | None:
+        """What an entry says, in clear; None if it is over, or cannot be opened, because the durable store may have the
+        record whole."""
+        if entry is None or (decoded := decode(entry, operation_id, era)) is None:
+            return None
+        record, expires_us = decoded
+        left_us = expires_us - now_us
+        # More time left than the whole window: the server's clock was set back, by an unknown amount.
+        if left_us <= 0 or left_us > record.replay_until_us - (record.completed_us or 0):
+            return None
+        try:
+            return Snapshot(self._sealing.opened_copy(record), record.replay_until_us - left_us)
+        except Unopenable:
+            return None
+
+    def publish(self, channel: str, message: str = "") -> Awaitable[None]:
+        return self._writes.submit([("PUBLISH", channel, message)])
+
+    def put(self, operation_id: UUID, snapshot: Snapshot, started_seconds: float) -> Awaitable[None]:
+        """Put the record of the snapshot, unless it was read before its era was known, and tell of it. What is put in
+        an era that is over is never believed."""
+        channel, record = self._keys.key_of(operation_id), snapshot.record
+        era, since_seconds = self._eras.get(self._keys.buckets[operation_id.int >> 120], _NO_ERA)
+        # Also where a full server takes no copies.
+        commands: list[RedisCommand] = [("PUBLISH", channel, "")]
+        if record is not None and era and started_seconds >= since_seconds:
+            started_us = self.server_us(started_seconds)
+            expires_us = started_us + record.replay_until_us - snapshot.now_us
+            entry = encode(record.sealed or record, era, expires_us)
+            if len(entry) <= ENTRY_BYTES_MAX:
+                commands.insert(0, ("SET", channel, entry, "PXAT", expires_us // 1000))
+        return self._writes.submit(commands)
+
+    async def _execute_writes(self, writes: list[list[RedisCommand]]) -> list[StoreError | None]:
+        """A refused command fails the write that it is of."""
+        if self._unknown:
+            # A purge is told of when its generation was reported.
+            await self._refresh()
+        if not self.is_reached or self._unknown == self._buckets:
+            raise NotApplied(DOWN)
+        *replies, time = await self._exchange([*chain.from_iterable(writes), ("TIME",)], PUT_SECONDS)
+        if not refusal(time):
+            self._note_time(time)
+        reply_of = iter(replies)
+        refusals = [[self._noted_refusal(next(reply_of)) for _ in commands] for commands in writes]
+        errors = [next(filter(None, each), "") for each in refusals]
+        return [NotApplied(f"Redis refused: {error}") if error else None for error in errors]
+
+    async def first_of(self, key: str, operation_id: UUID, within_ms: int) -> UUID | None:
+        """Write the content that nobody has under this key, and read who has it."""
+        commands: list[RedisCommand] = [("SET", key, operation_id.bytes, "PX", within_ms, "NX"), ("GET", key)]
+        replies = await self._exchange(commands, PUT_SECONDS)
+        for place, (command, reply) in enumerate(zip(commands, replies, strict=True)):
+            if self._noted_refusal(reply):
+                # Copies are not asked for elsewhere: they have no era where their slot is going, until it is there.
+                with suppress(StoreError):
+                    replies[place] = await self._access.follow_ask(command, reply, PUT_SECONDS)
+        first = replies[1]
+        # A refused command, or the value of another program, proves nothing.
+        return UUID(bytes=first) if isinstance(first, bytes) and len(first) == 16 else None
+
+    async def _exchange(self, commands: Sequence[RedisCommand], seconds: float) -> list[Any]:
+        """A failure marks the node as down, so that later calls need not wait for the same."""
+        try:
+            return await self._link.exchange(commands, seconds)
+        except StoreError as error:
+            self._set_down(error)
+            raise
+
+    def _noted_refusal(self, reply: Any) -> str:
+        code = refusal(reply)
+        if code in _MOVED:
+            self._on_moved()
+        return code
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def _note_time(self, time: Sequence[bytes]) -> None:
+        """Take a reading of the server's clock from a reply that has just arrived."""
+        self._time_us, self._time_seconds = time_us(time), self._clock()
+
+    def _forget_eras(self, buckets: Collection[int]) -> None:
+        for bucket in buckets:
+            self._eras.pop(bucket, None)
+
+    async def check(self) -> None:
+        """Connect, unless connected, and see whether the server can be used."""
+        try:
+            if not self._link.is_open:
+                await self._open()
+            self.note_room(await self._learn())
+        except StoreError as error:
+            # The next connection may lead to another server.
+            self._link.close()
+            self._set_down(error)
+        else:
+            # A verb may have failed meanwhile, and closed the link.
+            if self._link.is_open and not self.is_reached:
+                self.is_reached, self.why_down = True, ""
+                self._on_change()
+
+    async def _open(self) -> None:
+        """Raises StoreError, also where the server is none to be used."""
+        self._link = link = await self._access.open(self.address)
+        (info,) = await link.exchange([("INFO",)], CONNECT_SECONDS)
+        lines = run_lines(link, info)
+        if lines.get("cluster_enabled") == "1" and self._access.kind != "cluster":
+            raise NotApplied(f"{link} is a node of a cluster; write redis+cluster://{self.address}")
+        if lines["role"] == "slave":
+            raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
+        if lines["run_id"] != self._run_id:
+            # No purge was reported to this server, which may have run beside the previous one.
+            self._run_id = lines["run_id"]
+            self._forget_eras(self._buckets)
+
+    async def _learn(self, *, is_stale: bool = False) -> str:
+        """Read the server's time and the eras that are unknown; without any, one, to see whether the server takes
+        writes. Where one `is_stale`, read all: a purge ends those of all buckets. An unknown era of another generation
+        is ended first. Returns why the server takes no copies; empty if it does. Raises StoreError."""
+        link, keys, unknown = self._link, self._keys, self._unknown
+        wanted = sorted(self._buckets if is_stale else unknown) or sorted(self._buckets)[:1]
+        generation = keys.generation.ljust(_GENERATION_BYTES, b"\0")
+        due = unknown if keys.generation else frozenset[int]()
+        commands: list[RedisCommand] = []
+        for bucket in wanted:
+            fresh, is_due = secrets.token_hex(ERA_BYTES // 2), int(bucket in due)
+            commands.append(("EVALSHA", _ERA, 1, keys.era_keys[bucket], self._run_id, fresh, generation, is_due))
+        code = ""
+        for bucket, reply in zip(wanted, await link.run(commands, CONNECT_SECONDS), strict=True):
+            if (error := self._noted_refusal(reply)) in _ELSEWHERE:
+                self._forget_eras((bucket,))
+                continue
+            if error:
+                # A server that was made a replica takes no writes: the next connection may lead to the new master.
+                link.close()
+                raise NotApplied(f"{link} takes no writes: {CAUSES.get(error, error)}")
+            era, *time, text = reply
+            self._note_time(time)
+            code = refusal_code(text.decode()) or code
+            # After a `bind` meanwhile, the next call learns the era.
+            if keys is self._keys and bucket in self._buckets and era != self._eras.get(bucket, _NO_ERA)[0]:
+                self._eras[bucket] = era, self._time_seconds
+        return f"{link} takes no copies: {CAUSES.get(code, code)}" if code else ""
+
+    async def _refresh(self, *, is_stale: bool = False) -> None:
+        if self.is_reached:
+            try:
+                await self._learn(is_stale=is_stale)
+            except StoreError as error:
+                self._set_down(error)
+
+    def _set_down(self, error: StoreError) -> None:
+        why = str(error)
+        if self.is_reached or why != self.why_down:
+            self.is_reached, self.why_down = False, why
+            self._on_change()
+
+    def note_room(self, refused: str) -> None:
+        """Log once that the server takes no copies, and once that it has taken all for a while: at its limit it takes
+        one and refuses the next."""
+        now = self._clock()
+        if refused:
+            if refused != self._refused:
+                _LOG.warning("%s; until then replays come from the durable store", refused)
+            self._refused, self._refused_seconds = refused, now
+        elif self._refused and now - self._refused_seconds >= ROOM_SECONDS:
+            self._refused = ""
+            _LOG.info("Redis takes copies again")
+
+
 # -- the fast tier -----------------------------------------------------------------------------------------------------
 
 # Enough of a digest to tell the stores of one Redis apart; a key is as much longer.
@@ -202,10 +598,6 @@ _SCANNED_KEYS: Final = 500
 # While a master is missing it is looked for this often; and there is a pause before each look.
 _MISSING_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 0.1
-
-_COMPLETED: Final = State.COMPLETED
-
-_LOG = logging.getLogger("gateway")
 
 
 class RedisFastTier:

@@ -24,10 +24,10 @@ purge-done-while-a-master-is-away: a purge is said to be done although a master 
 +return None not in self._routes and any(node.knows
 purge-untold-where-a-slot-has-gone: a purge is not told to the master that a slot has moved to, where others have copies
     already
-  store/redis/node.py tests/store/test_redis_groups.py::test_a_slot_that_comes_back
+  store/redis/store.py tests/store/test_redis_groups.py::test_a_slot_that_comes_back
 -            self._forget_eras(owned ^ self._buckets)
 moves-unnoticed: once a slot has moved, its operations have no copies any more
-  store/redis/node.py tests/store/test_redis_groups.py::test_what_a_server_does_not_have_is_looked_for
+  store/redis/store.py tests/store/test_redis_groups.py::test_what_a_server_does_not_have_is_looked_for
 -frozenset(("MOVED", "CLUSTERDOWN"))
 +frozenset[str]()
 one-master-takes-down-all: a cluster that has lost one of its masters serves nothing
@@ -35,7 +35,7 @@ one-master-takes-down-all: a cluster that has lost one of its masters serves not
 -self._is_reached = any(node.is_reached for
 +self._is_reached = all(node.is_reached for
 node-of-a-cluster-taken-for-a-server: a plain URL of a node of a cluster is up, and refuses most reads
-  store/redis/node.py tests/store/test_redis_groups.py::test_a_plain_url_of_a_node_says_what_to_write
+  store/redis/store.py tests/store/test_redis_groups.py::test_a_plain_url_of_a_node_says_what_to_write
 -lines.get("cluster_enabled") == "1" and
 +False and
 script-is-lost-for-good: a Redis that has forgotten the scripts takes no copies any more

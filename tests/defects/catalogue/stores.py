@@ -129,11 +129,11 @@ rekey-passes-over-failures-of-events: why an event could not be published stays 
 -return content, response, again.again(FAILURE, why, sink, event_id)
 +return content, response, why
 read-before-a-purge-put-after-it: a gateway that read an answer before its purge brings it back to Redis afterwards
-  store/redis/node.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
+  store/redis/store.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
 -and era and started_seconds >= since_seconds:
 +and era:
 entry-of-another-era: what was in Redis before a purge, a restart or a failover is believed after it
-  store/redis/layout.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
+  store/redis/store.py tests/store/test_redis.py::test_a_purge_ends_what_was_put_and_what_was_read
 -or entry_era != era or
 +or
 purges-of-others-unheard: a purge by a gateway that could not reach Redis is never told there
@@ -142,7 +142,7 @@ purges-of-others-unheard: a purge by a gateway that could not reach Redis is nev
 + and false
 purge-told-to-the-former-master: after a failover of Redis the new master is not told of a purge that its former one was
     told of
-  store/redis/node.py tests/store/test_redis.py::test_a_purge_is_told_to_each_server_anew
+  store/redis/store.py tests/store/test_redis.py::test_a_purge_is_told_to_each_server_anew
 -            self._run_id = lines["run_id"]
 -            self._forget_eras(self._buckets)
 +            self._run_id = lines["run_id"]
@@ -169,7 +169,7 @@ window-from-the-end-of-the-call: a copy lives longer than its record by as long 
 - copies.keep(result.snapshot, started_seconds)
 + copies.keep(result.snapshot, ended_seconds)
 fast-window-from-the-put: an entry lives longer than its record by as long as it took to reach Redis
-  store/redis/node.py tests/store/test_redis.py::test_the_window_is_counted_from_the_start_of_the_call
+  store/redis/store.py tests/store/test_redis.py::test_the_window_is_counted_from_the_start_of_the_call
 -started_us = self.server_us(started_seconds)
 +started_us = self.server_us(self._clock())
 cache-survives-a-purge: a process answers from its memory what was purged

@@ -40,7 +40,7 @@ loops-over-ipv6: a gateway that forwards to itself over IPv6 is started
 -host in ("127.0.0.1", "::1") and
 +host == "127.0.0.1" and
 untold-purge-looked-up: what was purged is answered from Redis while that has still to be told of it
-  store/redis/node.py tests/store/test_redis.py::test_a_purge_that_cannot_be_told_silences_the_tier
+  store/redis/store.py tests/store/test_redis.py::test_a_purge_that_cannot_be_told_silences_the_tier
 -self._keys = keys
 -        self._forget_eras(self._buckets)
 +self._keys = keys

@@ -27,9 +27,9 @@ from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
-from gateway.store.redis import layout, news, primary
+from gateway.store.redis import news, primary
 from gateway.store.redis.durable import RedisStore
-from gateway.store.redis.layout import REVISION_BYTES, packed, unpacked
+from gateway.store.redis.records import MEMORY, REVISION_BYTES, packed, record_key, unpacked
 from gateway.store.sealed import Place, rekey
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, started, state
 from tests.store.guards import a_member, witness_files_in
@@ -294,7 +294,7 @@ async def test_a_record_that_cannot_be_read(server: RedisServer, what: str) -> N
         odd, over = Hand(), Hand()
         for hand in (odd, over):
             await do(store, hand, lambda hand: replace(hand.claim(), lease_us=0))
-        key = layout.record_key(odd.operation_id)
+        key = record_key(odd.operation_id)
         value = command(server, "GET", key)
         head, columns = value[: REVISION_BYTES + 1], unpacked(value)
         newer = {
@@ -323,7 +323,7 @@ async def test_a_store_of_another_level(server: RedisServer) -> None:
     assert not await store.raise_level()
     await store.close()
     for level in (PROGRAM_LEVEL + 1, OLDEST_LEVEL - 1):
-        command(server, "HSET", layout.MEMORY, "level", level)
+        command(server, "HSET", MEMORY, "level", level)
         with pytest.raises(StartRefused, match=f"the store has level {level}"):
             await store.start()
 
@@ -466,7 +466,7 @@ async def _results_of_a_cut_batch(server: RedisServer, other: Store) -> list[typ
 
 def _has(server: RedisServer, hand: Hand) -> bool:
     with server.client() as client:
-        return bool(client.exists(layout.record_key(hand.operation_id)))
+        return bool(client.exists(record_key(hand.operation_id)))
 
 
 def _calls_of(server: RedisServer, name: str) -> int:

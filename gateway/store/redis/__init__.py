@@ -4,6 +4,6 @@
 
 *The fast tier.* `store` keeps copies at the masters that there are, and the shared note on the durable store.
 
-*The durable store.* `durable` executes commands, and knows the memory and the gateways; `inquiry` reads, changes and
-sweeps what is kept as `layout` says. `primary` is the server, with what that promises.
+*The durable store.* `durable` executes commands, and knows the memory and the gateways; `records` is what is kept, and
+reads, changes and sweeps it. `primary` is the server, with what that promises.
 """

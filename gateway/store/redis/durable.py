@@ -67,12 +67,21 @@ from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
-from gateway.store.redis import layout
+from gateway.store.redis import records
 from gateway.store.redis.connection import Link, RedisCommand, parse
-from gateway.store.redis.inquiry import TRIES_MAX, Inquiry, contended, write_audit
-from gateway.store.redis.layout import Change, Kept, lesson, packed, unpacked
 from gateway.store.redis.news import CHANGES_CHANNEL, PURGES_CHANNEL, News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
+from gateway.store.redis.records import (
+    TRIES_MAX,
+    Change,
+    Kept,
+    Records,
+    contended,
+    lesson,
+    packed,
+    unpacked,
+    write_audit,
+)
 
 T = TypeVar("T")
 
@@ -110,14 +119,14 @@ def _refusing(what: str) -> Callable[..., Coroutine[Any, Any, Any]]:
 def _empty(kind: Callable[[], Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """A verb that finds nothing."""
 
-    async def found(store: Inquiry, *_: Any) -> Any:
+    async def found(store: Records, *_: Any) -> Any:
         store.primary.require_open()
         return kind()
 
     return found
 
 
-class RedisStore(Inquiry):
+class RedisStore(Records):
     """The `ManagedStore`, `Fleet`, `SealedRows` and `ObservationStore`."""
 
     # What is over several records.
@@ -281,7 +290,7 @@ class RedisStore(Inquiry):
             change.floor = floor
             before = 0 if kept.record is None else kept.record.token
             token = self._draw(max(now_us, before + 1, floor + 1))
-            change.then("ZADD", layout.TOKENS, "GT", token, _LAST)
+            change.then("ZADD", records.TOKENS, "GT", token, _LAST)
             return token
 
         result, record = step(settled, command, now_us, draw)
@@ -290,7 +299,7 @@ class RedisStore(Inquiry):
         if change.is_due and record is not kept.record:
             kept.replace(change, record, command.kept if isinstance(command, Accept) else None)
             if isinstance(command, Purge | Erase):
-                change.then("HSET", layout.MEMORY, "generation", uuid4().hex)
+                change.then("HSET", records.MEMORY, "generation", uuid4().hex)
         # A repeated command leaves the settled record as it is, and so writes no second audit.
         audit = audit_of(command)
         if change.is_due and record is not settled and settled is not None and audit is not None:
@@ -302,9 +311,9 @@ class RedisStore(Inquiry):
     async def check_memory(self, links: Collection[UUID] = (), link: str = "reads") -> Epoch:
         wanted = list(links)
         fields = ("identity", "run", "place", "generation", "memo", "level")
-        scores: list[RedisCommand] = [("ZSCORE", layout.WITNESSES, each.bytes) for each in wanted]
+        scores: list[RedisCommand] = [("ZSCORE", records.WITNESSES, each.bytes) for each in wanted]
         (held, token, *numbers), now_us = await self._read(
-            [("HMGET", layout.MEMORY, *fields), ("ZSCORE", layout.TOKENS, _LAST), *scores], link
+            [("HMGET", records.MEMORY, *fields), ("ZSCORE", records.TOKENS, _LAST), *scores], link
         )
         identity, run, place, generation = (each.decode() if each else "" for each in held[:4])
         if identity != self._identity:
@@ -323,8 +332,8 @@ class RedisStore(Inquiry):
             (floor,) = await self._held("floor")
             change.floor = int(floor or 0)
             self._accept(change, epoch.identity, memo)
-            change.then("HSET", layout.MEMORY, "floor", max(change.floor, beyond_token))
-            change.then("ZADD", layout.TOKENS, "GT", beyond_token, _LAST)
+            change.then("HSET", records.MEMORY, "floor", max(change.floor, beyond_token))
+            change.then("ZADD", records.TOKENS, "GT", beyond_token, _LAST)
             return epoch.identity
 
         self._identity = await self._change(begin)
@@ -332,11 +341,11 @@ class RedisStore(Inquiry):
     def _accept(self, change: Change, identity: str, memo: bytes) -> None:
         """The memory has this identity and memo, and is where it is now."""
         run = ("run", self.primary.server.run_id, "place", self.primary.place)
-        change.then("HSET", layout.MEMORY, "identity", identity, "memo", memo, *run)
+        change.then("HSET", records.MEMORY, "identity", identity, "memo", memo, *run)
 
     async def _held(self, *fields: str, link: str = "changes") -> list[bytes]:
         """These fields of the memory that is there, empty where it has none."""
-        (held,), _ = await self._read([("HMGET", layout.MEMORY, *fields)], link)
+        (held,), _ = await self._read([("HMGET", records.MEMORY, *fields)], link)
         return [each or b"" for each in held]
 
     async def _meet(self) -> None:
@@ -349,11 +358,11 @@ class RedisStore(Inquiry):
             if not self._identity:
                 new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
                 for field, value in (new | {"level": PROGRAM_LEVEL}).items():
-                    change.then("HSETNX", layout.MEMORY, field, value)
+                    change.then("HSETNX", records.MEMORY, field, value)
                 return
             check_level(int(level))
             if run != primary.server.run_id and _is_same_server(place, primary):
-                change.then("HSET", layout.MEMORY, "run", primary.server.run_id)
+                change.then("HSET", records.MEMORY, "run", primary.server.run_id)
 
         # A restart that is noted, and then lost, is noted again.
         await self._change(meet, keeps=await self._held("identity") == [b""])
@@ -388,7 +397,7 @@ class RedisStore(Inquiry):
 
         async def agree(change: Change) -> Agreement:
             nonlocal counted
-            (remembered, listed), now_us = await self._lock(change, layout.CONFIGURATION, layout.GATEWAYS)
+            (remembered, listed), now_us = await self._lock(change, records.CONFIGURATION, records.GATEWAYS)
             known, gateways, own = _remembered(remembered), _document(listed), serving.gateway_id.hex
             running = {
                 (each["service"], operation)
@@ -408,18 +417,18 @@ class RedisStore(Inquiry):
             if comparison.written:
                 rows = {row.name: row for row in (*known, *comparison.written)}.values()
                 columns = ((row.service, row.operation, row.recipe, row.routes, row.is_current) for row in rows)
-                change.then("SET", layout.CONFIGURATION, packed(tuple(chain.from_iterable(columns))))
+                change.then("SET", records.CONFIGURATION, packed(tuple(chain.from_iterable(columns))))
             entry = gateways.setdefault(own, {})
             entry.update(service=serving.service, operations=sorted(serving.recipes), seen_us=now_us)
             entry.update(host=serving.host, level=PROGRAM_LEVEL)
             _forget(gateways, now_us)
-            change.then("SET", layout.GATEWAYS, _value(gateways))
+            change.then("SET", records.GATEWAYS, _value(gateways))
             return agreed
 
         return await self._change(agree, frees=True)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        (remembered,), _ = await self._read([("GET", layout.CONFIGURATION)])
+        (remembered,), _ = await self._read([("GET", records.CONFIGURATION)])
         counted = await self._count_living(names_without_route(_remembered(remembered), service, operations))
         return {operation: living.keys for (_, operation), living in counted.items() if living.keys}
 
@@ -436,21 +445,21 @@ class RedisStore(Inquiry):
             turns.update(dict.fromkeys(taken, (holder.hex, now_us + lease_us)))
             return taken
 
-        return await self._edit(layout.TURNS, take, keeps=False)
+        return await self._edit(records.TURNS, take, keeps=False)
 
     async def leave_turns(self, holder: UUID) -> None:
         def leave(turns: Document, _now_us: int) -> None:
             for name in [name for name, (of_holder, _) in turns.items() if of_holder == holder.hex]:
                 del turns[name]
 
-        await self._edit(layout.TURNS, leave, keeps=False)
+        await self._edit(records.TURNS, leave, keeps=False)
 
     async def raise_level(self) -> bool:
         """Raise the level to this program's; returns whether it was lower. Raises `StartRefused` while gateways of an
         older program run."""
 
         async def raised(change: Change) -> bool:
-            (listed,), now_us = await self._lock(change, layout.GATEWAYS)
+            (listed,), now_us = await self._lock(change, records.GATEWAYS)
             (level,) = await self._held("level")
             check_finished(
                 [
@@ -461,7 +470,7 @@ class RedisStore(Inquiry):
             )
             if int(level) >= PROGRAM_LEVEL:
                 return False
-            change.then("HSET", layout.MEMORY, "level", PROGRAM_LEVEL)
+            change.then("HSET", records.MEMORY, "level", PROGRAM_LEVEL)
             return True
 
         return await self._change(raised)
@@ -476,7 +485,7 @@ class RedisStore(Inquiry):
                 gateways[gateway_id.hex]["seen_us"] = now_us
             _forget(gateways, now_us)
 
-        await self._edit(layout.GATEWAYS, note, keeps=False)
+        await self._edit(records.GATEWAYS, note, keeps=False)
 
     async def _edit(self, key: str, edit: Callable[[Document, int], T], *, keeps: bool = True) -> T:
         """Edit a document, in a memory that is still the same one also where nothing changes. Returns what the last
@@ -511,7 +520,7 @@ class RedisStore(Inquiry):
             entry.update(beat=joined.beat, seen_us=now_us, notes=notes.hex, host=host, boot=boot, vouched_for="")
             return joined
 
-        joined = await self._edit(layout.GATEWAYS, listed)
+        joined = await self._edit(records.GATEWAYS, listed)
         if joined is None:
             raise NotApplied("the store does not know this gateway any more")
         return joined
@@ -528,10 +537,10 @@ class RedisStore(Inquiry):
             entry.update(beat=entry["beat"] + 1, seen_us=now_us)
             return members
 
-        return True, await self._edit(layout.GATEWAYS, raised)
+        return True, await self._edit(records.GATEWAYS, raised)
 
     async def members(self) -> list[Member]:
-        (listed,), _ = await self._read([("GET", layout.GATEWAYS)], _BEATS)
+        (listed,), _ = await self._read([("GET", records.GATEWAYS)], _BEATS)
         return _members(_document(listed))
 
     async def vouch(self, identity: str, gateway_id: UUID, boot: str, ended: Collection[UUID]) -> None:
@@ -543,14 +552,14 @@ class RedisStore(Inquiry):
                 if "beat" in entry and is_own:
                     entry["vouched_for"] = identity
 
-        await self._edit(layout.GATEWAYS, vouched)
+        await self._edit(records.GATEWAYS, vouched)
 
     async def accept_promotion(self, epoch: Epoch, memo: bytes, *, is_trusted: bool) -> bool:
         """The store keeps its former identity, memo and run until this."""
         identity = _renewed(epoch.identity)
 
         async def accept(change: Change) -> bool:
-            (listed,), _ = await self._lock(change, layout.GATEWAYS, link=_BEATS)
+            (listed,), _ = await self._lock(change, records.GATEWAYS, link=_BEATS)
             held = await self._held("identity", "memo", link=_BEATS)
             votes = [each.vouched_for == epoch.identity for each in _members(_document(listed))]
             if held != [epoch.parent.encode(), epoch.memo] or not (is_trusted or all(votes)):

@@ -20,7 +20,7 @@ redis-alone-writes-after-a-flush: what was read before a flush is written after 
 -if identity != self._identity:
 +if False:
 redis-alone-forgets-tokens: the token of a record that goes is not kept in the floor
-  store/redis/layout.py tests/conformance/test_lifetime.py::test_a_restart_forgets_nothing[redis]
+  store/redis/records.py tests/conformance/test_lifetime.py::test_a_restart_forgets_nothing[redis]
 -if before is not None and is_new and before.token > self.floor:
 +if False:
 redis-alone-denies-what-took-effect: what took effect is said not to be applied, because a later try of its neighbours
@@ -93,7 +93,9 @@ redis-alone-ends-without-its-replicas: a gateway that starts while a replica is 
 -            if self.server.why_not:
 +            if self.why_not:
 redis-alone-is-silent-when-full: nobody who starts while the memory is full can read what it has
-  store/redis/layout.py tests/store/test_redis_alone.py::test_a_memory_that_is_full
+  store/redis/records.py tests/store/test_redis_alone.py::test_a_memory_that_is_full
 -    change = Change(frees=True)
+-    for kind
 +    change = Change()
++    for kind
 """)

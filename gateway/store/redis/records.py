@@ -1,25 +1,32 @@
-"""Reads and changes of the durable store, with its clock, and repeated while they lose against others. And what
-recovery, operators and sweeps ask for: records by state, audits, activity, what is sealed.
+"""What the durable store keeps in Redis, and what recovery, operators and sweeps ask of that: records by state, audits,
+activity, what is sealed.
 
-Its invariant: nothing is read from or written to a memory other than the one that the store was started on.
-`lifecycle` decides what state a record is in. Lists are read part by part, and records in pieces, so that other calls
-get their turn in between. Whoever has not seen a change sweeps it again, so that a sweep waits for neither disks nor
-replicas.
+There are a memory, lists of operations, and what each operation has. The operations are listed in parts, each of which
+has those between two ids and is read as a whole. A value is a revision, the version of the packing, and columns; those
+of a record are the ones that the relational stores have. The revision is random: two values with one revision are the
+same write. A `Change` says what must be as it was read, and what is then written; it is a call of `lua/change.lua`,
+which decides nothing, and is repeated while it loses against others. `Kept` is an operation as it was read, and writes
+the record that `lifecycle` returned for it.
+
+The invariant: nothing is read from or written to a memory other than the one that the store was started on. Lists are
+read part by part, and records in pieces, so that other calls get their turn in between. Whoever has not seen a change
+sweeps it again, so that a sweep waits for neither disks nor replicas.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from gateway.core.confidential import SEALED_TEXT, key_id_of
 from gateway.core.identity.key import is_of
-from gateway.core.lifecycle import written_down
+from gateway.core.lifecycle import due_us, settle, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -33,7 +40,7 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.store.agreement import Name
-from gateway.store.base import NotApplied, StoreError
+from gateway.store.base import NotApplied, StoreError, Unreadable
 from gateway.store.operations import (
     ACTIVITY_AHEAD_US,
     ACTIVITY_ROWS_MAX,
@@ -54,16 +61,260 @@ from gateway.store.operations import (
     sealed_counts,
     with_finding,
 )
-from gateway.store.redis import layout
-from gateway.store.redis.connection import RedisCommand, time_us
-from gateway.store.redis.layout import ID_BYTES, Change, Kept, packed, unpacked
-from gateway.store.redis.news import News
+from gateway.store.redis.connection import RedisCommand, script, time_us
+from gateway.store.redis.news import KEY_PREFIX, News
 from gateway.store.redis.primary import Primary
+from gateway.store.relational.rows import COLUMNS, decode_whole, encode_whole, pack, unpack
 from gateway.store.relational.store import joined
 from gateway.store.sealed import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
 from gateway.store.sealed import Kept as KeptRow
 
 T = TypeVar("T")
+
+# -- keys and lists ----------------------------------------------------------------------------------------------------
+
+_TEXT: Final = f"{KEY_PREFIX}durable:"
+
+MEMORY: Final = f"{_TEXT}memory"
+"""A hash: the identity, the run and place that it was accepted at, the floor of tokens, memo and generation."""
+WITNESSES: Final = f"{_TEXT}witnesses"
+TOKENS: Final = f"{_TEXT}tokens"
+"""The last token, as a score that only grows."""
+SEALED: Final = f"{_TEXT}sealed"
+"""How many records are sealed with which keys."""
+AUDITS: Final = f"{_TEXT}audits"
+OLD_AUDITS: Final = f"{_TEXT}audits:old"
+"""Audits by the time until which they are kept."""
+ACTIVITY: Final = f"{_TEXT}activity"
+"""The rows of activity by the time until which they are kept: the name of each in its hash, and that of the hash."""
+CONFIGURATION: Final = f"{_TEXT}configuration"
+GATEWAYS: Final = f"{_TEXT}gateways"
+TURNS: Final = f"{_TEXT}turns"
+_TRIAL: Final = f"{_TEXT}trial"
+
+LIST_PARTS: Final = 64
+_FIRST_BYTES: Final = 256
+# Of what stands in a member of a list.
+ID_BYTES: Final = 16
+_SINCE_BYTES: Final = 8
+
+LEASES: Final = [f"{_TEXT}leases:{part}" for part in range(LIST_PARTS)]
+"""The claimed operations of each part, by the end of their lease."""
+DOUBT: Final = [f"{_TEXT}doubt:{part}" for part in range(LIST_PARTS)]
+"""Those in doubt, by the end of their lease; since when they are, and the route, stand behind the id."""
+DUE: Final = [f"{_TEXT}due:{part}" for part in range(LIST_PARTS)]
+"""All others, by the time of their next row of the clock."""
+_NEVER: Final = "+inf"
+
+
+def part_of(operation_id: UUID) -> int:
+    return operation_id.bytes[0] * LIST_PARTS // _FIRST_BYTES
+
+
+def _key_of(kind: str) -> Callable[[UUID], bytes]:
+    prefix = f"{_TEXT}{kind}:".encode()
+    return lambda operation_id: prefix + operation_id.bytes
+
+
+record_key: Final = _key_of("o")
+body_key: Final = _key_of("b")
+request_key: Final = _key_of("k")
+recovery_key: Final = _key_of("r")
+audits_key: Final = _key_of("a")
+"""A hash by number."""
+
+
+def activity_key(service: str, span_us: int) -> bytes:
+    """A hash by time and writer."""
+    return f"{_TEXT}n:{span_us}:{service}".encode()
+
+
+def place_of(record: Record | None) -> tuple[str, bytes, int | str] | None:
+    """The list that the record is in, under which name and with which score."""
+    if record is None:
+        return None
+    operation_id = record.identity.operation_id
+    part = part_of(operation_id)
+    if record.state is State.CLAIMED:
+        return LEASES[part], operation_id.bytes, record.lease_until_us
+    if record.state is State.IN_DOUBT:
+        since = in_doubt_since_us(record).to_bytes(_SINCE_BYTES)
+        return DOUBT[part], operation_id.bytes + since + record.identity.route.encode(), record.lease_until_us
+    due = due_us(record)
+    return DUE[part], operation_id.bytes, _NEVER if due is None else due
+
+
+def in_list_of_doubt(member: bytes) -> tuple[int, str]:
+    """Since when the operation of a member of `DOUBT` is in doubt, and its route."""
+    since, route = member[ID_BYTES:][:_SINCE_BYTES], member[ID_BYTES + _SINCE_BYTES :]
+    return int.from_bytes(since), route.decode()
+
+
+# -- values and changes ------------------------------------------------------------------------------------------------
+
+SCRIPT: Final = script("change.lua")
+
+REVISION_BYTES: Final = 16
+"""As in `lua/change.lua`."""
+PACKING: Final = 1
+_VALUE_HEAD: Final = REVISION_BYTES + 1
+_SEALED_BY: Final = COLUMNS.index("sealed_by")
+
+
+def packed(values: tuple[Any, ...]) -> bytes:
+    """A new value, with a revision of its own."""
+    return os.urandom(REVISION_BYTES) + bytes((PACKING,)) + pack(values)
+
+
+def unpacked(value: bytes) -> tuple[Any, ...]:
+    """Undo `packed`. Raises `Unreadable` for what this program has not packed."""
+    if len(value) < _VALUE_HEAD or value[REVISION_BYTES] != PACKING:
+        raise Unreadable("a value in Redis was written by another version of this program, or is damaged")
+    return unpack(value, _VALUE_HEAD)
+
+
+@dataclass(slots=True)
+class Change:
+    """Conditions and commands."""
+
+    frees: bool = False
+    """Whether it is executed where the memory is full. A server refuses a script whose first write may need room, and
+    that of such a change is a deletion."""
+    floor: int | None = None
+    """What the floor of tokens must be; None: anything."""
+    is_due: bool = False
+    """Whether it does anything: it writes, or sees whether the memory is still the same one."""
+    _keys: dict[str | bytes, int] = field(default_factory=lambda: {MEMORY: 1, WITNESSES: 2})
+    _conditions: list[str | bytes | int] = field(default_factory=list)
+    _commands: list[str | bytes | int] = field(default_factory=list)
+
+    def require(self, key: str | bytes, value: bytes | None) -> None:
+        """The key has this value, or is absent."""
+        self._conditions += (self._index(key), b"" if value is None else value[:REVISION_BYTES])
+
+    def then(self, command: str, key: str | bytes, *arguments: str | bytes | int) -> None:
+        self.is_due = True
+        self._commands += (command, self._index(key), len(arguments), *arguments)
+
+    def call(self, identity: str, link: bytes = b"", acknowledged: int = 0, number: int = 0) -> RedisCommand:
+        """The call, on this memory. It raises the witness of the link from what was acknowledged last."""
+        floor = "" if self.floor is None else self.floor
+        head = (identity, floor, link, acknowledged, number, len(self._conditions) // 2)
+        first = ("DEL", self._index(_TRIAL), 0) if self.frees else ()
+        return ("EVALSHA", SCRIPT, len(self._keys), *self._keys, *head, *self._conditions, *first, *self._commands)
+
+    def count_sealed(self, before: str | None, after: str | None) -> None:
+        """Count that something is sealed with other keys than before; None: with none."""
+        if before != after:
+            for key_ids, by in ((before, -1), (after, 1)):
+                if key_ids is not None:
+                    self.then("HINCRBY", SEALED, key_ids, by)
+
+    def _index(self, key: str | bytes) -> int:
+        return self._keys.setdefault(key, len(self._keys) + 1)
+
+
+def lesson() -> RedisCommand:
+    """A call that leaves nothing behind, with every command that a change may have. A server whose memory is full
+    executes it, too."""
+    change = Change(frees=True)
+    for kind, commands in _LESSON.items():
+        for command, *arguments in commands:
+            change.then(str(command), f"{_TRIAL}:{kind}", *arguments)
+        change.then("DEL", f"{_TRIAL}:{kind}")
+    return change.call("")
+
+
+_LESSON: Final[dict[str, tuple[tuple[str | int, ...], ...]]] = {
+    "string": (("SET", ""),),
+    "hash": (("HSET", "a", ""), ("HSETNX", "b", ""), ("HDEL", "a"), ("HINCRBY", "c", 1)),
+    "sorted": (("ZADD", "GT", 1, "a"), ("ZREM", "a"), ("ZREMRANGEBYSCORE", 0, 1)),
+}
+
+# What the clock alone may have brought into doubt is still written as claimed.
+_DOUBTED: Final = (State.CLAIMED, State.IN_DOUBT)
+
+
+@dataclass(slots=True)
+class Kept:
+    """An operation as it was read: the bytes of its record and of its body, the record, and with which keys that is
+    sealed; None where there is none."""
+
+    operation_id: UUID
+    value: bytes | None
+    body: bytes | None
+    floor: int
+    """That of tokens."""
+    now_us: int
+    record: Record | None = None
+    sealed_by: str | None = None
+    error: Unreadable | None = None
+    """Why this program cannot read the record."""
+
+    def __post_init__(self) -> None:
+        if self.value is not None:
+            try:
+                row = unpacked(self.value)
+                self.record, self.sealed_by = decode_whole(row, self.body), row[_SEALED_BY]
+            except Unreadable as error:
+                self.error = error
+
+    @property
+    def settled(self) -> Record | None:
+        """The record as time has left it."""
+        return settle(self.record, self.now_us)
+
+    def require(self, change: Change) -> Change:
+        """Make the change require the record to be as it was read."""
+        change.require(record_key(self.operation_id), self.value)
+        return change
+
+    def replace(self, change: Change, after: Record | None, request: SealedRequest | None = None) -> None:
+        """Write the record that the table returned, with the request that is kept from now on. The floor of tokens is
+        raised over the token of a record that goes."""
+        before = self.record
+        is_new = before is None or after is None or after.identity is not before.identity
+        if before is not None and is_new and before.token > self.floor:
+            change.floor = self.floor
+            change.then("HSET", MEMORY, "floor", max(before.token, self.now_us))
+        self.write(change, after, request)
+
+    def write(self, change: Change, after: Record | None, request: SealedRequest | None = None) -> None:
+        """As `replace`, where no token goes."""
+        operation_id, before = self.operation_id, self.record
+        sealed_by = None
+        if after is None:
+            change.then("DEL", record_key(operation_id))
+        else:
+            row = encode_whole(after)
+            sealed_by = row[_SEALED_BY]
+            change.then("SET", record_key(operation_id), packed(row))
+        change.count_sealed(self.sealed_by, sealed_by)
+        was, is_ = place_of(before), place_of(after)
+        if was is not None and (is_ is None or was[:2] != is_[:2]):
+            change.then("ZREM", was[0], was[1])
+        if is_ is not None and is_ != was:
+            change.then("ZADD", is_[0], is_[2], is_[1])
+        body = None if after is None or after.response is None else after.response.body
+        if body is not None:
+            change.then("SET", body_key(operation_id), body)
+        elif self.body is not None:
+            change.then("DEL", body_key(operation_id))
+        if after is None or after.delivery is None:
+            if before is not None and before.delivery is not None:
+                change.then("DEL", request_key(operation_id))
+        elif request is not None:
+            value = packed((request.acceptance_id.bytes, request.key_id, request.sealed))
+            change.then("SET", request_key(operation_id), value)
+        if before is not None and before.state in _DOUBTED and not _is_same_doubt(before, after):
+            change.then("DEL", recovery_key(operation_id))
+
+
+def _is_same_doubt(before: Record, after: Record | None) -> bool:
+    return after is not None and after.token == before.token and after.state is State.IN_DOUBT
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
 
 # How often a change is tried that loses against others.
 TRIES_MAX: Final = 32
@@ -88,7 +339,7 @@ return lists
 _ENDLESS: Final = (State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER, State.ACCEPTED)
 
 
-class Inquiry:
+class Records:
     """See `ManagedStore` and `SealedRows`; and `Primary.require_open` for what everything raises."""
 
     _news: News
@@ -144,10 +395,10 @@ class Inquiry:
     async def _kept(self, operation_ids: Sequence[UUID], link: str = "changes", *, has_body: bool = True) -> list[Kept]:
         """The operations with their records; without `has_body`, the bodies of their responses are empty, and no
         missing one is taken for one that was removed."""
-        kinds = (layout.record_key, layout.body_key) if has_body else (layout.record_key,)
+        kinds = (record_key, body_key) if has_body else (record_key,)
         keys = [key_of(each) for each in operation_ids for key_of in kinds]
         # Record and body at one moment.
-        (floor, values), now_us = await self._read([("HGET", layout.MEMORY, "floor"), ("MGET", *keys)], link)
+        (floor, values), now_us = await self._read([("HGET", MEMORY, "floor"), ("MGET", *keys)], link)
         found = zip(values[:: len(kinds)], values[1::2] if has_body else repeat(b""), strict=False)
         return [Kept(each, *pair, int(floor or 0), now_us) for each, pair in zip(operation_ids, found, strict=True)]
 
@@ -157,8 +408,8 @@ class Inquiry:
         """All operations after this one, in the order of their ids, piece by piece; with `is_doubt`, those that are or
         may be in doubt; with `size`, so many in a piece, and with the bodies of their responses."""
         floor = b"" if after is None else after.bytes
-        for part in range(0 if after is None else layout.part_of(after), layout.LIST_PARTS):
-            lists = [layout.LEASES[part], layout.DOUBT[part]] + ([] if is_doubt else [layout.DUE[part]])
+        for part in range(0 if after is None else part_of(after), LIST_PARTS):
+            lists = [LEASES[part], DOUBT[part]] + ([] if is_doubt else [DUE[part]])
             (found,), _ = await self._read([("EVAL", _LISTS, len(lists), *lists)])
             ids = sorted({member[:ID_BYTES] for members in found for member in members if member[:ID_BYTES] > floor})
             for piece in _in_pieces(ids, size or PIECE_RECORDS_MAX):
@@ -178,7 +429,7 @@ class Inquiry:
             records = [record for each in kept if (record := each.settled) is not None]
             fitting = [record for record in records if _fits(record, query, states, now_us)]
             if query.recoverable and fitting:
-                keys = [layout.recovery_key(record.identity.operation_id) for record in fitting]
+                keys = [recovery_key(record.identity.operation_id) for record in fitting]
                 (values,), _ = await self._read([("MGET", *keys)])
                 fitting = [
                     record
@@ -193,10 +444,10 @@ class Inquiry:
         return found[: query.limit]
 
     async def tally(self) -> Tally:
-        doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in layout.DOUBT]
-        (sealed, *lists), now_us = await self._read([("HGETALL", layout.SEALED), *doubt])
-        in_doubt = [layout.in_list_of_doubt(member) for members in lists for member in members]
-        replies, _ = await self._read([("ZRANGEBYSCORE", key, "-inf", now_us) for key in layout.LEASES])
+        doubt: list[RedisCommand] = [("ZRANGE", key, 0, -1) for key in DOUBT]
+        (sealed, *lists), now_us = await self._read([("HGETALL", SEALED), *doubt])
+        in_doubt = [in_list_of_doubt(member) for members in lists for member in members]
+        replies, _ = await self._read([("ZRANGEBYSCORE", key, "-inf", now_us) for key in LEASES])
         lapsed = [UUID(bytes=member) for members in replies for member in members]
         for piece in _in_pieces(lapsed, PIECE_RECORDS_MAX):
             settled = [each.settled for each in await self._kept(piece, "reads", has_body=False)]
@@ -223,7 +474,7 @@ class Inquiry:
         return counted
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        (value,), _ = await self._read([("GET", layout.request_key(operation_id))])
+        (value,), _ = await self._read([("GET", request_key(operation_id))])
         if value is None:
             return None
         acceptance_id, key_id, sealed = unpacked(value)
@@ -232,7 +483,7 @@ class Inquiry:
     # -- recovery leases ----------------------------------------------------------------------------------------------
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        (value,), _ = await self._read([("GET", layout.recovery_key(operation_id))])
+        (value,), _ = await self._read([("GET", recovery_key(operation_id))])
         return _recovery_of(value)
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
@@ -248,7 +499,7 @@ class Inquiry:
             state = before.leased(kept.now_us, lease_us, is_urgent=is_urgent)
             if state is None:
                 return None
-            change.then("SET", layout.recovery_key(operation_id), packed(astuple(state)))
+            change.then("SET", recovery_key(operation_id), packed(astuple(state)))
             return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
         return await self._change(lease)
@@ -260,7 +511,7 @@ class Inquiry:
                 return
             now_us, until_us = kept.now_us, kept.now_us + pause_us
             state = replace(before, held_until_us=0, put_off_until_us=until_us, asked_us=now_us, finding=finding)
-            change.then("SET", layout.recovery_key(lease.operation_id), packed(astuple(state)))
+            change.then("SET", recovery_key(lease.operation_id), packed(astuple(state)))
             if kept.record is not None:
                 history = with_finding(kept.record, lease, finding, now_us)
                 if history is not None:
@@ -271,18 +522,18 @@ class Inquiry:
     async def _doubted(self, change: Change, operation_id: UUID) -> tuple[Kept, RecoveryState | None]:
         """The operation and its probes, as the change requires them."""
         (kept,) = await self._kept((operation_id,))
-        (value,), _ = await self._lock(kept.require(change), layout.recovery_key(operation_id))
+        (value,), _ = await self._lock(kept.require(change), recovery_key(operation_id))
         return kept, _recovery_of(value)
 
     # -- audits -------------------------------------------------------------------------------------------------------
 
     async def _last_audit(self) -> int:
         """The highest number of an audit; 0 where there is none."""
-        (names,), _ = await self._read([("ZREVRANGE", layout.AUDITS, 0, 0)], "changes")
+        (names,), _ = await self._read([("ZREVRANGE", AUDITS, 0, 0)], "changes")
         return int.from_bytes(names[0][:8]) if names else 0
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
-        (fields,), _ = await self._read([("HGETALL", layout.audits_key(operation_id))])
+        (fields,), _ = await self._read([("HGETALL", audits_key(operation_id))])
         return [audit_entry(operation_id, *unpacked(value)) for _, value in sorted(_pairs(fields))[-AUDITS_MAX:]]
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
@@ -296,11 +547,11 @@ class Inquiry:
     async def _named_audits(self, command: str, *bounds: str | int) -> list[tuple[bytes, bytes | None]]:
         """The names of audits with such numbers, and their values; None for one that is gone."""
         *limits, number = bounds
-        (names,), _ = await self._read([(command, layout.AUDITS, *limits, "LIMIT", 0, number)])
+        (names,), _ = await self._read([(command, AUDITS, *limits, "LIMIT", 0, number)])
         return list(zip(names, await self._audit_values(names), strict=True))
 
     async def _audit_values(self, names: Iterable[bytes]) -> list[Any]:
-        values, _ = await self._read([("HGET", layout.audits_key(UUID(bytes=name[8:])), name[:8]) for name in names])
+        values, _ = await self._read([("HGET", audits_key(UUID(bytes=name[8:])), name[:8]) for name in names])
         return values
 
     # -- activity -----------------------------------------------------------------------------------------------------
@@ -308,13 +559,13 @@ class Inquiry:
     async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         change = Change(frees=True)
         for row in rows:
-            key, name = layout.activity_key(service, row.span_us), row.at_us.to_bytes(8) + row.writer.bytes
+            key, name = activity_key(service, row.span_us), row.at_us.to_bytes(8) + row.writer.bytes
             change.then("HSET", key, name, packed((row.until_us, row.body)))
-            change.then("ZADD", layout.ACTIVITY, row.until_us, name + key)
+            change.then("ZADD", ACTIVITY, row.until_us, name + key)
         await self._write([change], keeps=False)
 
     async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
-        (fields,), _ = await self._read([("HGETALL", layout.activity_key(service, span_us))])
+        (fields,), _ = await self._read([("HGETALL", activity_key(service, span_us))])
         found = [(int.from_bytes(name[:8]), name[8:], value) for name, value in _pairs(fields)]
         wanted = sorted((each for each in found if since_us <= each[0] < until_us), reverse=True)[:ACTIVITY_ROWS_MAX]
         return [ActivityRow(UUID(bytes=writer), span_us, at_us, *unpacked(value)) for at_us, writer, value in wanted]
@@ -362,7 +613,7 @@ class Inquiry:
                 (value,) = await self._audit_values((row.after,))
                 *about, who, why = (None, None) if value is None else unpacked(value)
                 if value is not None and (who, why) == old.values:
-                    key = layout.audits_key(old.columns[0])
+                    key = audits_key(old.columns[0])
                     change.then("HSET", key, row.after[:8], packed((*about, *again.values)))
                     change.count_sealed(_audit_sealed_by(who, why), _audit_sealed_by(*again.values))
                     return change
@@ -374,7 +625,7 @@ class Inquiry:
         written, lapsed = Counter[State](), list[tuple[str, UUID]]()
         _, now_us = await self._read([])
         at_most = ("-inf", now_us, "LIMIT", 0, limit + len(self._withheld))
-        found, _ = await self._read([("ZRANGEBYSCORE", key, *at_most) for key in (*layout.LEASES, *layout.DUE)])
+        found, _ = await self._read([("ZRANGEBYSCORE", key, *at_most) for key in (*LEASES, *DUE)])
         ids = dict.fromkeys(member for members in found for member in members if member not in self._withheld)
         due = [UUID(bytes=member) for member in ids][:limit]
         ahead = await self._ahead(now_us, min(limit - len(due), _PIECE_MAX))
@@ -405,7 +656,7 @@ class Inquiry:
         if limit <= 0:
             return []
         last = ("+inf", f"({now_us}", "WITHSCORES", "LIMIT", 0, limit)
-        lists, _ = await self._read([("ZREVRANGEBYSCORE", key, *last) for key in (*layout.LEASES, *layout.DOUBT)])
+        lists, _ = await self._read([("ZREVRANGEBYSCORE", key, *last) for key in (*LEASES, *DOUBT)])
         found = sorted(
             ((int(score), member[:ID_BYTES]) for each in lists for member, score in _pairs(each)), reverse=True
         )
@@ -440,28 +691,28 @@ class Inquiry:
         _, now_us = await self._read([])
         unraised_us = now_us - 2 * WITNESS_KEEP_US
         spans = (
-            (layout.OLD_AUDITS, "-inf", now_us),
-            (layout.WITNESSES, "-inf", unraised_us),
-            (layout.ACTIVITY, "-inf", now_us),
-            (layout.ACTIVITY, f"({now_us + ACTIVITY_AHEAD_US}", "+inf"),
+            (OLD_AUDITS, "-inf", now_us),
+            (WITNESSES, "-inf", unraised_us),
+            (ACTIVITY, "-inf", now_us),
+            (ACTIVITY, f"({now_us + ACTIVITY_AHEAD_US}", "+inf"),
         )
         (names, links, *counted), _ = await self._read([("ZRANGEBYSCORE", *span, "LIMIT", 0, limit) for span in spans])
-        needed, _ = await self._read([("EXISTS", layout.record_key(UUID(bytes=name[8:]))) for name in names])
+        needed, _ = await self._read([("EXISTS", record_key(UUID(bytes=name[8:]))) for name in names])
         change, rows = Change(frees=True), [row for each in counted for row in each]
         for name, value, is_needed in zip(names, await self._audit_values(names), needed, strict=True):
             if is_needed or value is None:
-                change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
+                change.then("ZADD", OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
             else:
                 change.count_sealed(_audit_sealed_by(*unpacked(value)[-2:]), None)
-                change.then("HDEL", layout.audits_key(UUID(bytes=name[8:])), name[:8])
-                change.then("ZREM", layout.AUDITS, name)
-                change.then("ZREM", layout.OLD_AUDITS, name)
+                change.then("HDEL", audits_key(UUID(bytes=name[8:])), name[:8])
+                change.then("ZREM", AUDITS, name)
+                change.then("ZREM", OLD_AUDITS, name)
         if links:
-            change.then("ZREMRANGEBYSCORE", layout.WITNESSES, "-inf", unraised_us)
+            change.then("ZREMRANGEBYSCORE", WITNESSES, "-inf", unraised_us)
         del rows[max(0, limit - len(names)) :]
         for row in rows:
             change.then("HDEL", row[24:], row[:24])
-            change.then("ZREM", layout.ACTIVITY, row)
+            change.then("ZREM", ACTIVITY, row)
         if change.is_due:
             await self._write([change], keeps=False)
         return len(names) + bool(links) + len(rows)
@@ -475,9 +726,9 @@ def write_audit(change: Change, command: Command, audit: Audit, token: int, numb
     """Write who did this, under a number that is higher than all before."""
     operation_id, event = operation_id_of(command), EVENT_OF[type(command)].value
     name = number.to_bytes(8) + operation_id.bytes
-    change.then("HSET", layout.audits_key(operation_id), name[:8], packed((now_us, event, token, audit.who, audit.why)))
-    change.then("ZADD", layout.AUDITS, number, name)
-    change.then("ZADD", layout.OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
+    change.then("HSET", audits_key(operation_id), name[:8], packed((now_us, event, token, audit.who, audit.why)))
+    change.then("ZADD", AUDITS, number, name)
+    change.then("ZADD", OLD_AUDITS, now_us + AUDIT_KEEP_US, name)
     change.count_sealed(None, _audit_sealed_by(audit.who, audit.why))
 
 

@@ -64,7 +64,7 @@ from gateway.store.agreement import (
 )
 from gateway.store.base import WORK, Indefinite, NotApplied, StoreError, end_tasks
 from gateway.store.batching import Batcher
-from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
+from gateway.store.memory.epoch import Witness, WitnessFiles, missing
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import records
@@ -87,8 +87,6 @@ T = TypeVar("T")
 
 # All of a batch, with the bodies, is in one exchange.
 _BATCH_SIZE_MAX: Final = 64
-# The place of the store's only link in the witness files.
-_PLACE: Final = 0
 # A link of their own: beats must not wait behind long reads, or behind changes.
 _BEATS: Final = "beats"
 # The only member of the tokens.
@@ -151,12 +149,14 @@ class RedisStore(Records):
         is none of Redis's."""
         primary = Primary(parse(url), replicas, lesson())
         super().__init__(primary, clock_us)
-        self._files = witness_files
+        # The place in the files is that of the only link that writes.
+        self._witness = None if witness_files is None else Witness(witness_files, 0)
         self._outbox = outbox
         self._news = News(primary.news_link, _channel_of)
         self.watch, self.on_purge = self._news.watch, self._news.on_purge
         self._commands: Batcher[Command, Result] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._compared: Link | None = None
 
     @property
     def may_fail_over(self) -> bool:
@@ -172,12 +172,10 @@ class RedisStore(Records):
             return
         if self._outbox.subscriptions:
             _unsupported("events for sinks")
-        self._link = uuid4()
-        # The witness's number that was used last, and the one that was acknowledged last.
-        self._number = self._acknowledged = 0
-        # What was compared, and over which link.
-        self._reading, self._memory = Reading(), b""
-        self._compared: Link | None = None
+        if self._witness is not None:
+            self._witness.renew()
+        # The witness's number that was used last; and the link over which the notes were compared.
+        self._number, self._compared = 0, None
         self._withheld.clear()
         await self.primary.start()
         try:
@@ -256,6 +254,8 @@ class RedisStore(Records):
         calls: dict[int, RedisCommand] = {}
         news: list[RedisCommand] = []
         first = max(self._number + 1, kept[0].now_us)
+        witness = self._witness
+        raised = (b"", 0) if witness is None else (witness.link.bytes, witness.number)
         for place, each in zip(wanted, kept, strict=True):
             if each.error is not None:
                 results[place] = each.error
@@ -263,16 +263,17 @@ class RedisStore(Records):
             change = each.require(Change())
             results[place] = result = self._step(change, commands[place], each, audited)
             if change.is_due:
-                link = b"" if self._files is None else self._link.bytes
-                calls[place] = change.call(self._identity, link, self._acknowledged, first + len(calls))
+                calls[place] = change.call(self._identity, *raised, first + len(calls))
                 news += _news(commands[place], result.snapshot.state)
         self._number = first + len(calls)
         try:
             done = await self.primary.write(list(calls.values()), news=news)
         except Indefinite as error:
             done = [Indefinite(*error.args) for _ in calls]
-        if highest := max((at for at, outcome in enumerate(done, 1) if outcome is True), default=0):
-            self._acknowledge(first + highest - 1, kept[0].now_us)
+        highest = max((at for at, outcome in enumerate(done, first) if outcome is True), default=0)
+        if witness is not None and highest:
+            # Before anybody hears of it.
+            witness.acknowledge(highest, kept[0].now_us)
         for place, outcome in zip(calls, done, strict=True):
             if outcome is True:
                 self._news.wake(operation_id_of(commands[place]))
@@ -319,7 +320,7 @@ class RedisStore(Records):
         if identity != self._identity:
             raise self.primary.lose(ANOTHER_MEMORY)
         parent = ""
-        if run != self.primary.server.run_id and not _is_same_server(place, self.primary):
+        if run != self.primary.run_id and not _is_same_server(place, self.primary):
             identity, parent = promoted(identity), identity
         witnesses = {each: int(number) for each, number in zip(wanted, numbers, strict=True) if number is not None}
         return Epoch(identity, int(token or 0), now_us, held[4] or b"", generation, witnesses, parent, int(held[5]))
@@ -340,7 +341,7 @@ class RedisStore(Records):
 
     def _accept(self, change: Change, identity: str, memo: bytes) -> None:
         """The memory has this identity and memo, and is where it is now."""
-        run = ("run", self.primary.server.run_id, "place", self.primary.place)
+        run = ("run", self.primary.run_id, "place", self.primary.place)
         change.then("HSET", records.MEMORY, "identity", identity, "memo", memo, *run)
 
     async def _held(self, *fields: str, link: str = "changes") -> list[bytes]:
@@ -356,13 +357,13 @@ class RedisStore(Records):
             held = await self._held("identity", "run", "place", "level")
             self._identity, run, place, level = (each.decode() for each in held)
             if not self._identity:
-                new = {"identity": _new_identity(), "run": primary.server.run_id, "place": primary.place}
+                new = {"identity": _new_identity(), "run": primary.run_id, "place": primary.place}
                 for field, value in (new | {"level": PROGRAM_LEVEL}).items():
                     change.then("HSETNX", records.MEMORY, field, value)
                 return
             check_level(int(level))
-            if run != primary.server.run_id and _is_same_server(place, primary):
-                change.then("HSET", records.MEMORY, "run", primary.server.run_id)
+            if run != primary.run_id and _is_same_server(place, primary):
+                change.then("HSET", records.MEMORY, "run", primary.run_id)
 
         # A restart that is noted, and then lost, is noted again.
         await self._change(meet, keeps=await self._held("identity") == [b""])
@@ -372,23 +373,17 @@ class RedisStore(Records):
     async def _compare(self) -> None:
         """Compare what is noted with what Redis has, on each new link. Raises `EpochChanged`."""
         link = await self.primary.link("changes")
-        if self._files is None or self._compared is link:
+        if self._witness is None or self._compared is link:
             return
-        beyond = self._files.beyond
-        reading = await asyncio.to_thread(self._files.read)
+        beyond = self._witness.files.beyond
+        reading = await asyncio.to_thread(self._witness.files.read)
         epoch = await self.check_memory([note.link for note in reading.notes], "changes")
         if epoch.parent:
             raise self.primary.lose("another Redis was promoted")
         if (why := missing(reading.notes, epoch, beyond)) is not None:
             raise self.primary.lose(why)
-        self._memory, self._reading, self._compared = memory_digest(epoch.identity), reading, link
-
-    def _acknowledge(self, number: int, now_us: int) -> None:
-        """Note the number of the last change that was acknowledged, before anybody hears of it."""
-        if self._files is not None:
-            self._acknowledged = number
-            self._files.write(_PLACE, WitnessNote(self._link, number, now_us, self._files.beyond, self._memory))
-            self._files.cover(self._reading)
+        self._witness.stand_for(epoch, reading)
+        self._compared = link
 
     # -- agreement -----------------------------------------------------------------------------------------------------
 
@@ -575,7 +570,7 @@ class RedisStore(Records):
 
 def _is_same_server(place: str, primary: Primary) -> bool:
     """Whether a server process at this place is the one that was there before, restarted."""
-    return place == primary.place and not primary.server.has_history
+    return place == primary.place and not primary.has_history
 
 
 def _remembered(value: bytes | None) -> list[Remembered]:

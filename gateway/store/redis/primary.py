@@ -22,11 +22,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.core.immutable import immutable
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, StoreError
 from gateway.store.redis.connection import CAUSES, Access, Address, Link, RedisCommand, find_masters, refusal, run_lines
 
@@ -81,33 +80,16 @@ _LOOK: Final[Sequence[RedisCommand]] = (
     *((command, "not-really") for command in _FLUSHES),
     *(("CONFIG", "GET", name) for name, *_ in _RULES),
 )
-"""The commands whose replies `_server` takes."""
+"""The commands whose replies `_greet` takes."""
 
 _WAITAOF_SINCE: Final = (7, 2)
 _NO_HISTORY: Final = "0" * 40
-
-
-@immutable
-class Server:
-    """What a server says of itself."""
-
-    run_id: str
-    has_waitaof: bool
-    has_history: bool
-    """Whether it took over from another server since it was started."""
-    replicas: int
-    """Those that have caught up and are connected."""
-    why_not: str
-    """Why it must not keep operations alone until an operator changes something, and what; empty if it may."""
 
 
 class Primary:
     """From `start` to `close`. `replicas` is how many may be promoted; None: the configuration does not say.
 
     `lesson` is a call of the script that changes nothing that matters, with all commands of the others."""
-
-    server: Server
-    """What the server said last, from `start` on."""
 
     def __init__(self, access: Access, replicas: int | None, lesson: RedisCommand) -> None:
         self._access = access
@@ -117,10 +99,16 @@ class Primary:
         self._links: dict[str, Link] = {}
         self._connecting = asyncio.Lock()
         self._found: tuple[Address, ...] = ()
-        self._run_id = ""
         self._is_open = False
         # Why the memory is another one than at the start.
         self._lost = ""
+        # What the server said last, from `start` on.
+        self.run_id = ""
+        self.has_history = False
+        """Whether it took over from another server since it was started."""
+        self._has_waitaof = False
+        # Why it must not keep operations alone until an operator changes something, and what; empty if it may.
+        self._why_unfit = ""
         self.place = ""
         """Where the server is, as it stays over a restart."""
         self.why_not = ""
@@ -128,12 +116,12 @@ class Primary:
 
     async def start(self) -> None:
         """Connect, and take the server as it is from now on. Raises `StartRefused`, `NotApplied`."""
-        self._run_id, self._is_open, self._lost = "", True, ""
+        self.run_id, self._is_open, self._lost = "", True, ""
         try:
             link = await self.link("changes")
             # What it has while replicas are missing was acknowledged, and can be served.
-            if self.server.why_not:
-                raise StartRefused(f"{_NOT_DURABLE}: {self.server.why_not}")
+            if self._why_unfit:
+                raise StartRefused(f"{_NOT_DURABLE}: {self._why_unfit}")
             await self._teach(link)
             # What may not be waited for would never be acknowledged.
             await self.read(self._waiting(), "changes")
@@ -222,7 +210,7 @@ class Primary:
 
     def _waiting(self) -> tuple[RedisCommand, ...]:
         milliseconds, replicas = round(KEEP_SECONDS * 1_000), self.replicas
-        if self.server.has_waitaof:
+        if self._has_waitaof:
             return (("WAITAOF", 1, replicas, milliseconds),)
         return (("WAIT", replicas, milliseconds),) if replicas else ()
 
@@ -269,12 +257,44 @@ class Primary:
             raise StartRefused(f"{_NOT_DURABLE}: {link} is a node of a cluster; name one server, or its sentinels")
         if lines["role"] != "master":
             raise NotApplied(f"{link} takes no writes: {CAUSES['READONLY']}")
-        if self._run_id not in ("", lines["run_id"]):
+        if self.run_id not in ("", lines["run_id"]):
             raise self.lose("Redis was restarted, or another server is the master now")
-        self.server = server = _server(lines, rest, is_counted=self._is_counted)
-        self._run_id, self.place, self.why_not = server.run_id, str(link.address), server.why_not
-        if not self.why_not and server.replicas < self.replicas:
-            self.why_not = f"replicas that have caught up: {server.replicas}, and store.replicas is {self.replicas}"
+        self.run_id, self.place = lines["run_id"], str(link.address)
+        version = tuple(int(part) for part in re.findall(r"\d+", lines.get("redis_version", ""))[:2])
+        self._has_waitaof = "valkey_version" in lines or version >= _WAITAOF_SINCE
+        self.has_history = lines.get("master_replid2", _NO_HISTORY) != _NO_HISTORY
+        # Those that have caught up and are connected.
+        replicas = sum("state=online" in text for name, text in lines.items() if re.fullmatch(r"slave\d+", name))
+        self._why_unfit = self.why_not = self._unfitness(replicas, rest)
+        if not self.why_not and replicas < self.replicas:
+            self.why_not = f"replicas that have caught up: {replicas}, and store.replicas is {self.replicas}"
+
+    def _unfitness(self, replicas: int, rest: Sequence[Any]) -> str:
+        """Why it must not keep operations alone, by its replicas and the replies to `_LOOK` behind that of INFO."""
+        flushes = [
+            command
+            for command, reply in zip(_FLUSHES, rest, strict=False)
+            if refusal(reply) != "NOPERM" and "unknown command" not in str(reply)
+        ]
+        hidden, found = [], []
+        for (name, wanted, or_waitaof, why), reply in zip(_RULES, rest[len(_FLUSHES) :], strict=True):
+            if refusal(reply) or len(reply) != 2 or not reply[1]:
+                hidden.append(name)
+            elif reply[1].decode() != wanted and not (or_waitaof and self._has_waitaof):
+                found.append(why)
+        if hidden:
+            return (
+                f"it does not tell {', '.join(hidden)}: let the gateway's user run `CONFIG GET`; a service that hides "
+                "it cannot be the durable store"
+            )
+        if flushes:
+            found.append(
+                f"the gateway's user may run {' and '.join(flushes)}, which deletes every key at one slip: give the "
+                "gateway a user without them (ACL SETUSER ... -flushall -flushdb)"
+            )
+        if replicas and not self._is_counted:
+            found.append(f"replicas that follow it: {replicas}; say in store.replicas how many may be promoted")
+        return "; ".join(found)
 
     async def look(self) -> None:
         """See whether the server is still the master, and what it promises; what it does not say is no promise."""
@@ -315,36 +335,3 @@ async def _definite(exchange: Awaitable[list[Any]]) -> list[Any]:
         return await exchange
     except Indefinite as error:
         raise NotApplied(*error.args) from error
-
-
-def _server(lines: Mapping[str, str], rest: Sequence[Any], *, is_counted: bool) -> Server:
-    """Decode the lines of INFO, and what else `_LOOK` asks for. `is_counted`: the configuration says how many replicas
-    may be promoted."""
-    version = tuple(int(part) for part in re.findall(r"\d+", lines.get("redis_version", ""))[:2])
-    has_waitaof = "valkey_version" in lines or version >= _WAITAOF_SINCE
-    replicas = sum("state=online" in text for name, text in lines.items() if re.fullmatch(r"slave\d+", name))
-    flushes = [
-        command
-        for command, reply in zip(_FLUSHES, rest, strict=False)
-        if refusal(reply) != "NOPERM" and "unknown command" not in str(reply)
-    ]
-    hidden, found = [], []
-    for (name, wanted, or_waitaof, why), reply in zip(_RULES, rest[len(_FLUSHES) :], strict=True):
-        if refusal(reply) or len(reply) != 2 or not reply[1]:
-            hidden.append(name)
-        elif reply[1].decode() != wanted and not (or_waitaof and has_waitaof):
-            found.append(why)
-    if flushes:
-        found.append(
-            f"the gateway's user may run {' and '.join(flushes)}, which deletes every key at one slip: give the "
-            "gateway a user without them (ACL SETUSER ... -flushall -flushdb)"
-        )
-    if replicas and not is_counted:
-        found.append(f"replicas that follow it: {replicas}; say in store.replicas how many may be promoted")
-    if hidden:
-        found = [
-            f"it does not tell {', '.join(hidden)}: let the gateway's user run `CONFIG GET`; a service that hides it "
-            "cannot be the durable store"
-        ]
-    has_history = lines.get("master_replid2", _NO_HISTORY) != _NO_HISTORY
-    return Server(lines["run_id"], has_waitaof, has_history, replicas, "; ".join(found))

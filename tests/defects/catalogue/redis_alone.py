@@ -38,7 +38,7 @@ redis-alone-waits-for-one: one replica of several is enough for an acknowledgeme
 +and reply[1] >= 1
 redis-alone-takes-a-promotion-for-a-restart: a promoted replica behind the same address is not judged
   store/redis/durable.py tests/store/test_redis_alone.py::test_a_promoted_replica[lossless]
--return place == primary.place and not primary.server.has_history
+-return place == primary.place and not primary.has_history
 +return True
 promotion-without-a-judge: a promoted server is believed where there is nobody to judge it
   store/memory/guard.py tests/store/test_redis_alone.py::test_a_promotion_that_nobody_can_prove
@@ -90,7 +90,7 @@ a-refused-store-fills-the-log: why a store must not be used any more is said at 
 +                if error:
 redis-alone-ends-without-its-replicas: a gateway that starts while a replica is missing ends
   store/redis/primary.py tests/store/test_redis_alone.py::test_replicas_that_nobody_counted
--            if self.server.why_not:
+-            if self._why_unfit:
 +            if self.why_not:
 redis-alone-is-silent-when-full: nobody who starts while the memory is full can read what it has
   store/redis/records.py tests/store/test_redis_alone.py::test_a_memory_that_is_full

@@ -117,13 +117,13 @@ def why_refused(level: int, oldest: int = OLDEST_LEVEL, program: int = PROGRAM_L
     return None
 
 
-def why_unfinished(level: int, program: int = PROGRAM_LEVEL) -> str | None:
+def why_unfinished(level: int) -> str | None:
     """What a store of a lower level than this program's means; None if it has this one."""
-    if level >= program:
+    if level >= PROGRAM_LEVEL:
         return None
     return (
-        f"the store has level {level}, and this program has {program}: what is new is off, and the release before may "
-        f"still be used, until `{_FINISH}`"
+        f"the store has level {level}, and this program has {PROGRAM_LEVEL}: what is new is off, and the release "
+        f"before may still be used, until `{_FINISH}`"
     )
 
 

@@ -523,37 +523,6 @@ class Recoveries(Protocol):
         """The probes of an operation; None when there were none, or when its doubt ended long ago."""
 
 
-class Deliveries(Protocol):
-    """Accepted operations."""
-
-    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
-        """What of `delivering` may be dispatched now, of a lane its head at most; nothing else is read. No grant:
-        another gateway may dispatch them first. Those that a lost memory may have dispatched are left out."""
-
-    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        """The kept request of an operation, None when it has none. Read it before the dispatch: then it is there for as
-        long as nobody else changes the record."""
-
-    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
-        """How many accepted operations this scope has on this route, counted up to `limit`."""
-
-    async def backlog(self, service: str) -> Backlog:
-        """Count what is not delivered."""
-
-    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        """Dispatch nothing of this operation name any more; False if it was paused before. What runs goes on."""
-
-    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        """End the pause; False if there was none. The name stays paused until this returns; if that takes too long,
-        a repeated call goes on where the last one stopped."""
-
-    async def pause_audits(self, service: str) -> list[PauseAudit]:
-        """The latest `AUDITS_MAX` pauses and ends of pauses of the last `AUDIT_KEEP_US`, oldest first."""
-
-    def announce_work(self) -> None:
-        """Wake those who watch `WORK`, here and elsewhere. Never raises; a hint that may be lost."""
-
-
 class Publications(Protocol):
     """Events that sinks are to get."""
 
@@ -596,19 +565,46 @@ class Activities(Protocol):
         """The latest `ACTIVITY_ROWS_MAX` rows of this span that begin in this time, latest first."""
 
 
-class Audits(Protocol):
-    """What was done by hand, and why."""
+class Cold(Upkeep, Agreements, Recoveries, Publications, Activities, Protocol):
+    """All that no request waits for. Each verb may raise `NotApplied` or `Indefinite`; those about one operation may
+    also raise `Unreadable`."""
+
+    # Accepted operations.
+
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+        """What of `delivering` may be dispatched now, of a lane its head at most; nothing else is read. No grant:
+        another gateway may dispatch them first. Those that a lost memory may have dispatched are left out."""
+
+    async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
+        """The kept request of an operation, None when it has none. Read it before the dispatch: then it is there for as
+        long as nobody else changes the record."""
+
+    async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
+        """How many accepted operations this scope has on this route, counted up to `limit`."""
+
+    async def backlog(self, service: str) -> Backlog:
+        """Count what is not delivered."""
+
+    async def pause(self, service: str, operation: str, audit: Audit) -> bool:
+        """Dispatch nothing of this operation name any more; False if it was paused before. What runs goes on."""
+
+    async def resume(self, service: str, operation: str, audit: Audit) -> bool:
+        """End the pause; False if there was none. The name stays paused until this returns; if that takes too long,
+        a repeated call goes on where the last one stopped."""
+
+    async def pause_audits(self, service: str) -> list[PauseAudit]:
+        """The latest `AUDITS_MAX` pauses and ends of pauses of the last `AUDIT_KEEP_US`, oldest first."""
+
+    def announce_work(self) -> None:
+        """Wake those who watch `WORK`, here and elsewhere. Never raises; a hint that may be lost."""
+
+    # What was done by hand, and why.
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         """The latest `AUDITS_MAX` audits of an operation, oldest first."""
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
         """The audits of all operations with numbers below this one (None: the latest), latest first."""
-
-
-class Cold(Upkeep, Agreements, Recoveries, Deliveries, Publications, Activities, Audits, Protocol):
-    """All that no request waits for. Each verb may raise `NotApplied` or `Indefinite`; those about one operation may
-    also raise `Unreadable`."""
 
 
 class ManagedStore(Store, Cold, Protocol):

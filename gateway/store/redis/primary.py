@@ -230,7 +230,7 @@ class Primary:
         async with self._connecting:
             link = self._links.get(name)
             if link is None or not link.is_open:
-                link = await self.news_link(READ_SECONDS)
+                link = await self.news_link()
                 try:
                     await self._greet(link)
                 except BaseException:
@@ -239,9 +239,9 @@ class Primary:
                 self._links[name] = link
             return link
 
-    async def news_link(self, seconds: float = READ_SECONDS) -> Link:
+    async def news_link(self) -> Link:
         """A new link, to a server that was not looked at. Raises `NotApplied`."""
-        return await self._access.open(await self._find(), seconds)
+        return await self._access.open(await self._find(), READ_SECONDS)
 
     async def _find(self) -> Address:
         self._found = tuple((await find_masters(self._access, self._found)).slots)

@@ -71,17 +71,7 @@ from gateway.store.redis import records
 from gateway.store.redis.connection import Link, RedisCommand, parse
 from gateway.store.redis.news import CHANGES_CHANNEL, PURGES_CHANNEL, News
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
-from gateway.store.redis.records import (
-    TRIES_MAX,
-    Change,
-    Kept,
-    Records,
-    contended,
-    lesson,
-    packed,
-    unpacked,
-    write_audit,
-)
+from gateway.store.redis.records import Change, Kept, Records, packed, unpacked
 
 T = TypeVar("T")
 
@@ -147,7 +137,7 @@ class RedisStore(Records):
         """`replicas` is how many may be promoted. `clock_us` takes the place of the server's clock. `witness_files` are
         open from before `start` until after `close`. `outbox` must be one without sinks. Raises ValueError when the URL
         is none of Redis's."""
-        primary = Primary(parse(url), replicas, lesson())
+        primary = Primary(parse(url), replicas, records.lesson())
         super().__init__(primary, clock_us)
         # The place in the files is that of the only link that writes.
         self._witness = None if witness_files is None else Witness(witness_files, 0)
@@ -224,9 +214,9 @@ class RedisStore(Records):
     # -- commands -----------------------------------------------------------------------------------------------------
 
     async def _apply(self, commands: list[Command]) -> Sequence[Result | Exception]:
-        results: list[Result | Exception] = [contended()] * len(commands)
+        results: list[Result | Exception] = [records.contended()] * len(commands)
         left: Sequence[int] = range(len(commands))
-        for tries in range(TRIES_MAX):
+        for tries in range(records.TRIES_MAX):
             try:
                 left = await self._apply_some(commands, left, results)
             except StoreError as error:
@@ -278,7 +268,7 @@ class RedisStore(Records):
             if outcome is True:
                 self._news.wake(operation_id_of(commands[place]))
             else:
-                results[place] = outcome or contended()
+                results[place] = outcome or records.contended()
         return [place for place, outcome in zip(calls, done, strict=True) if outcome is False]
 
     def _step(self, change: Change, command: Command, kept: Kept, audited: int) -> Result:
@@ -304,7 +294,7 @@ class RedisStore(Records):
         # A repeated command leaves the settled record as it is, and so writes no second audit.
         audit = audit_of(command)
         if change.is_due and record is not settled and settled is not None and audit is not None:
-            write_audit(change, command, audit, settled.token, self._draw(max(now_us, audited + 1)), now_us)
+            records.write_audit(change, command, audit, settled.token, self._draw(max(now_us, audited + 1)), now_us)
         return result
 
     # -- memory --------------------------------------------------------------------------------------------------------

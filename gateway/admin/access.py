@@ -40,8 +40,8 @@ from aiohttp.typedefs import Handler
 from multidict import CIMultiDictProxy
 
 from gateway.admin.resolution import Fault
+from gateway.core.identity.caller import TokenFault, read_token
 from gateway.core.identity.key import IdentityUnavailable, ScopeMissing
-from gateway.core.identity.token import TokenFault, read_token
 
 SESSION_SECONDS: Final = 12 * 3600
 # How far the clocks of gateways may be apart.

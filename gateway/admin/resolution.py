@@ -25,8 +25,8 @@ from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.framing import digest, framed
 from gateway.core.identity import key as scopes
 from gateway.core.identity.body import MISSING
+from gateway.core.identity.caller import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.identity.key import KeySpec, is_of
-from gateway.core.identity.token import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import (
     EVENT_OF,

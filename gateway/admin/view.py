@@ -33,18 +33,21 @@ from gateway.admin.reports import (
 )
 from gateway.admin.resolution import Malformed, Policies, Treatment
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
-from gateway.core.history import FIRST, PROBE, Entry, unpacked
 from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
 from gateway.core.operation import (
+    HISTORY_FIRST,
     MICROSECONDS,
     NO_ATTEMPT,
+    PROBE,
     Delivery,
+    Entry,
     Event,
     Record,
     Snapshot,
     State,
     delivery_of,
     in_doubt_since_us,
+    unpacked_history,
 )
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, doubted_status, probe_target
 from gateway.store.journal import JournalView
@@ -547,7 +550,7 @@ class Told:
 
     @property
     def dropped_text(self) -> str:
-        return f"{self.dropped} more were dropped, after the first {FIRST}" if self.dropped else ""
+        return f"{self.dropped} more were dropped, after the first {HISTORY_FIRST}" if self.dropped else ""
 
     @property
     def doubts(self) -> list[tuple[int, int | None]]:
@@ -568,7 +571,7 @@ def told(record: Record | None, audits: Iterable[AuditEntry]) -> Told:
     decided = [Happening(each.event.value, each.at_us, each.token, who=each.who, why=each.why) for each in audits]
     if record is None:
         return Told(tuple(sorted(decided, key=_AT)))
-    history = unpacked(record.history)
+    history = unpacked_history(record.history)
     found = _of_entries(sorted(history.entries, key=_AT))
     if record.holder and not any(each.event == ATTEMPT and each.token == record.token for each in found):
         found.append(_last_attempt(record))

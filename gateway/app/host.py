@@ -137,7 +137,7 @@ def stamps_of(config: Config) -> dict[Path, Stamp]:
 
 def expiries_of(config: Config) -> dict[str, float]:
     """When the first certificate of each use expires, as Unix time; nothing of files that cannot be read."""
-    from gateway.core.identity.peer import first_expiry
+    from gateway.core.identity.caller import first_expiry
 
     found: dict[str, float] = {}
     for files in _named(config):

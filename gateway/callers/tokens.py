@@ -37,11 +37,17 @@ from jwt.exceptions import PyJWTError
 
 from gateway import __version__
 from gateway.config.route import JwtScope
-from gateway.core.egress import is_loopback
+from gateway.core.identity.caller import (
+    Token,
+    TokenFault,
+    bearer_credential,
+    certificate_name,
+    read_token,
+    verify_claims,
+)
 from gateway.core.identity.key import ClientCertificateScope, IdentityUnavailable, Network, ScopeMissing
-from gateway.core.identity.peer import certificate_name
-from gateway.core.identity.token import Token, TokenFault, bearer_credential, read_token, verify_claims
 from gateway.core.immutable import immutable
+from gateway.core.webhook import is_loopback
 from gateway.observe.facts import FetchResult, KeysFetched
 from gateway.protect.identification import Verification, Verified, Verifier
 from gateway.protect.request import Request

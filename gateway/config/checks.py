@@ -35,13 +35,12 @@ from gateway.config.leaf import (
 from gateway.config.models import Config
 from gateway.config.route import Route
 from gateway.config.section import Disagreement, Section, adapter, repeated, too_long
-from gateway.core.egress import Forbidden, check_address
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.message import is_forwarding_header
 from gateway.core.outcome import RESEND_IN_PROGRESS
 from gateway.core.recovery import probe_placeholders
 from gateway.core.routing import PathPattern, Rule, unreachable
-from gateway.core.webhook import Algorithm
+from gateway.core.webhook import Algorithm, Forbidden, check_address
 
 _WILDCARDS = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared, not listened on
 # A caller that does not wait may come for the response on the next day.

@@ -25,13 +25,12 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SecretBytes, Se
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.config.document import alternatives
-from gateway.core.egress import is_loopback
 from gateway.core.identity.body import MISSING, parse_json
 from gateway.core.identity.fingerprint import may_be_fingerprinted
 from gateway.core.message import HOP_BY_HOP, bracketed, folded_name
 from gateway.core.outcome import REFERENCE, is_target
 from gateway.core.routing import PathPattern, PatternError
-from gateway.core.webhook import parse_template
+from gateway.core.webhook import is_loopback, parse_template
 
 # In a JSON Schema pattern: a value that is substituted when the file is read.
 _SUBSTITUTED = r"|.*\$\{.*"

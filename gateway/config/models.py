@@ -31,9 +31,9 @@ from gateway.config.delivery import (
 from gateway.config.document import Path as KeyPath
 from gateway.config.route import JwtScope, Route, TokenIssuer, Unprotected
 from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, taken, written
-from gateway.core.egress import EgressPolicy, is_loopback
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.recovery import Hold, Recovery, Resend
+from gateway.core.webhook import EgressPolicy, is_loopback
 
 ROUTES_MAX = 1000
 

@@ -33,9 +33,9 @@ from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed
 from gateway.core import outcome as outcomes
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
+from gateway.core.identity.caller import SECRET_ALGORITHMS
 from gateway.core.identity.fingerprint import BodyForm, FingerprintSpec, RepeatPolicy
 from gateway.core.identity.key import ScopeSpec, SharedScope
-from gateway.core.identity.token import SECRET_ALGORITHMS
 from gateway.core.operation import microseconds
 from gateway.core.outcome import BODILESS, PERSONAL, KeepPolicy, Redaction
 from gateway.core.routing import PathPattern, Rule, normalise_host

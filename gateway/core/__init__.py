@@ -1,9 +1,9 @@
 """What is true. Pure: no clock, no I/O, no logging, no third-party import but ciphers, signatures and parsers.
 
-*The life of an operation.* `operation` has the nouns and `lifecycle` the table. `verdict` decides what a request gets,
-`outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery` when a kept request is sent again and
-whether an upstream is tried at all, and which one goes first where order is kept. `observation` finds what
-enforcement would have done with what was only observed. `history` keeps what happened, for people.
+*The life of an operation.* `operation` has the nouns, the history for people among them, and `lifecycle` the table.
+`verdict` decides what a request gets, `outcome` what an attempt comes to, `recovery` how doubt is resolved, `delivery`
+when a kept request is sent again and whether an upstream is tried at all, and which one goes first where order is kept.
+`observation` finds what enforcement would have done with what was only observed.
 
 *Which operation a request is about, and whether it is the same request:* `identity`. *Who sent a webhook, which event
 it is, and how webhooks are signed:* `webhook`.
@@ -12,7 +12,7 @@ it is, and how webhooks are signed:* `webhook`.
 which of its values are replaced before that, too. `routing` decides which route a path meets, what else services may
 read from a path, and which operations lose requests when routes change.
 
-*What others are sent.* `outbox` has the events of changes, `egress` decides which addresses a webhook may have.
+*What others are sent.* `outbox` has the events of changes, `webhook` decides which addresses a webhook may have.
 
 *Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
 `confidential` encrypts values, and says which of them are.

@@ -53,7 +53,6 @@ from operator import attrgetter
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.history import Entry, appended
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
@@ -69,6 +68,7 @@ from gateway.core.operation import (
     Delivery,
     Dispatch,
     Disprove,
+    Entry,
     Erase,
     Event,
     Fenced,
@@ -93,6 +93,7 @@ from gateway.core.operation import (
     Withdraw,
     audit_of,
     delivery_of,
+    history_with,
     in_doubt_since_us,
     is_same_digest,
 )
@@ -254,7 +255,7 @@ def leading_to(states: frozenset[State]) -> frozenset[State]:
 def _after_time(record: Record) -> Record | None:
     row = CLOCK_ROWS[record.state]
     if row.next is State.IN_DOUBT:
-        history = appended(record.history, _end_of(record, row.event, record.lease_until_us, ""))
+        history = history_with(record.history, _end_of(record, row.event, record.lease_until_us, ""))
         return replace(record, state=row.next, doubt=LAPSED_DOUBT, history=history)
     if row.next is State.TOMBSTONE:
         return replace(record, state=row.next, response=tombstone_response(record.response), replay_until_us=0)
@@ -264,7 +265,7 @@ def _after_time(record: Record) -> Record | None:
             record,
             state=row.next,
             delivery=replace(kept, since_us=kept.deliver_until_us, reason=DEADLINE),
-            history=appended(record.history, Entry(row.event, kept.deliver_until_us, record.token)),
+            history=history_with(record.history, Entry(row.event, kept.deliver_until_us, record.token)),
         )
     return None
 
@@ -352,7 +353,7 @@ def step(
         return Fenced(Snapshot(record, now_us), content_holder), record
     after = _AFTER[kind](row, record, command, now_us, draw_token)
     if kind in _TOLD and record is not None and after is not None and audit_of(command) is None:
-        after = replace(after, history=appended(record.history, _entry_of(record, command, after, now_us)))
+        after = replace(after, history=history_with(record.history, _entry_of(record, command, after, now_us)))
     return Applied(Snapshot(after, now_us)), after
 
 

@@ -1,4 +1,4 @@
-"""The nouns: the record of an operation, the commands on it, and their results.
+"""The nouns: the record of an operation, its history, the commands on it, and their results.
 
 Everything here is a value. Times are integers of microseconds on *the store's own clock*, comparable only with one
 another and with the `now_us` that the same store returned with them; durations are integers of microseconds. What may
@@ -7,7 +7,8 @@ happen to a record, and when, is in `lifecycle`.
 
 from __future__ import annotations
 
-from dataclasses import field
+import json
+from dataclasses import astuple, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, get_args
@@ -232,7 +233,7 @@ class Record:
     `tombstone`. `resource` is the reference to what was made, by the last response that named one; None where it is
     known that nothing was made. `doubt` is why the record came into doubt.
     `probe` is the last claim's, `request` the last attempt's; it is None in a copy, which people are not shown.
-    `history` has what the record itself tells no more (`core.history`); None in a copy, and where there is nothing.
+    `history` has what the record itself tells no more (below); None in a copy, and where there is nothing.
     `delivery` is set while the record's request is kept: always in `accepted` and `dead_letter`, never in `released`,
     `completed` and `tombstone`. `first_claimed_us` and `claimed_us` are times of acceptance until the first dispatch.
 
@@ -592,3 +593,75 @@ class Fenced:
 
 
 Result = Applied | Lapsed | Fenced
+
+
+# -- history -----------------------------------------------------------------------------------------------------------
+#
+# What an operation has been through, kept beside its record.
+#
+# A record tells of its last attempt. So an operation that was completed by its first attempt has no entry, and the
+# verbs of a new key write none. An entry has what a later change would overwrite: how an attempt ended otherwise, what
+# was decided about the operation (`lifecycle` makes these), and what a probe found that changed nothing (the stores,
+# when the probe gives back its lease).
+#
+# What has an audit has no entry: the audit tells who and why, and is encrypted. An entry quotes nobody. It has words of
+# this program, statuses, methods, and the names of gateways, as the record itself has them in clear.
+#
+# The first `HISTORY_FIRST` entries and the last `HISTORY_LAST` are kept, and how many of those between were dropped.
+# Probes are dropped before anything else, because there is no end to them while a doubt lasts.
+
+HISTORY_FIRST: Final = 3
+HISTORY_LAST: Final = 20
+PROBE: Final = "probe"
+"""The event of a probe that changed nothing; all others are `Event`s."""
+_ENTRY_CHARACTERS_MAX: Final = 200
+
+
+@immutable
+class Entry:
+    """That something happened, at `at_us` of the store's clock and under this token. If it ended an attempt: by which
+    `method` of which `holder`, which was claimed at `began_us`; 0 otherwise. `detail` is why, as short words, with the
+    status if there was one (`recovery.answered_doubt`)."""
+
+    event: str
+    at_us: int
+    token: int
+    detail: str = ""
+    began_us: int = 0
+    holder: str = ""
+    method: str = ""
+
+
+@immutable
+class History:
+    """`dropped` is how many there were behind the first `HISTORY_FIRST` of the entries."""
+
+    entries: tuple[Entry, ...] = ()
+    dropped: int = 0
+
+
+_ENTRY_FIELDS: Final = len(fields(Entry))
+
+
+def history_with(packed: bytes | None, entry: Entry) -> bytes:
+    history = unpacked_history(packed)
+    entries, dropped = [*history.entries, entry], history.dropped
+    if len(entries) > HISTORY_FIRST + HISTORY_LAST:
+        probes = (place for place in range(HISTORY_FIRST, len(entries) - 1) if entries[place].event == PROBE)
+        del entries[next(probes, HISTORY_FIRST)]
+        dropped += 1
+    rows = [
+        [each[:_ENTRY_CHARACTERS_MAX] if isinstance(each, str) else each for each in astuple(entry)]
+        for entry in entries
+    ]
+    # Not by orjson, which refuses surrogates: what a service or a person wrote must not stop a change.
+    return json.dumps([dropped, *rows], separators=(",", ":")).encode()
+
+
+def unpacked_history(packed: bytes | None) -> History:
+    """Undo `history_with`; None is the history of an operation with nothing to tell."""
+    if packed is None:
+        return History()
+    dropped, *entries = json.loads(packed)
+    # A newer program may have more to tell.
+    return History(tuple(Entry(*each[:_ENTRY_FIELDS]) for each in entries), dropped)

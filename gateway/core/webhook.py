@@ -1,7 +1,8 @@
-"""Webhooks: who sent one and which event it is, and how those that the gateway sends or sends on are signed.
+"""Webhooks: who sent one and which event it is, how those that the gateway sends or sends on are signed, and to which
+addresses it sends any.
 
 First the signature schemes, as data, and the presets of senders made of them; then what verifies and makes signatures
-of any scheme; then what decides what a request to an inbox is.
+of any scheme; then what decides what a request to an inbox is; then the addresses.
 
 Sources: Standard Webhooks 1.0; the documentation of Stripe, Slack, GitHub and Shopify on verifying their webhooks;
 CloudEvents 1.0, HTTP protocol binding and web hooks.
@@ -16,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import pairwise
 from typing import Final
 
@@ -33,6 +35,7 @@ from gateway.core.identity.key import (
     Key,
     KeyFault,
     KeySpec,
+    Network,
     is_event_batch,
     is_structured_event,
 )
@@ -738,3 +741,69 @@ def _challenge(body: Body) -> str | None:
     if not isinstance(text, str) or len(text) > _CHALLENGE_CHARACTERS_MAX:
         return None
     return text if text.isascii() and text.isprintable() else None
+
+
+# -- egress ------------------------------------------------------------------------------------------------------------
+#
+# Which addresses webhooks may have, so that no URL and no DNS response leads the gateway into its own network (SSRF).
+#
+# `is_global` of Python is not enough: it takes NAT64, 6to4, site-local and IPv4-compatible addresses for global, which
+# lead to an IPv4 address that it never looks at. All of these are forbidden, whatever they embed.
+
+_FORBIDDEN: Final[tuple[Network, ...]] = tuple(
+    ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # protocol assignments (RFC 6890)
+        "192.88.99.0/24",  # 6to4 relays (RFC 7526)
+        "::/96",  # IPv4-compatible, loopback and unspecified (RFC 4291 section 2.5.5.1)
+        "::ffff:0:0/96",  # IPv4-mapped (RFC 4291 section 2.5.5.2)
+        "64:ff9b::/96",  # NAT64 (RFC 6052)
+        "64:ff9b:1::/48",  # local NAT64 (RFC 8215)
+        "2001::/32",  # Teredo (RFC 4380)
+        "2002::/16",  # 6to4 (RFC 3056)
+        "fec0::/10",  # site-local (RFC 3879)
+    )
+)
+
+
+class Forbidden(OSError):
+    """The address must not be connected to. The text names it."""
+
+
+@immutable
+class EgressPolicy:
+    """Which addresses and ports may be connected to. `allow` and `deny` are exceptions from the rule that only global
+    addresses may; `deny` counts more. With a `proxy` the gateway sees no address, so checking them is the proxy's
+    task."""
+
+    allow: tuple[Network, ...] = ()
+    deny: tuple[Network, ...] = ()
+    ports: frozenset[int] = frozenset((443, 80))
+    https_only: bool = True
+    proxy: str | None = None
+
+
+def check_address(policy: EgressPolicy, host: str) -> None:
+    """Raise `Forbidden` unless this numeric address may be connected to."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        raise Forbidden(f"{host} is not an address") from None
+    if _is_within(address, policy.deny):
+        raise Forbidden(f"{address} is forbidden by egress.deny")
+    if _is_within(address, policy.allow):
+        return
+    if not address.is_global or address.is_multicast or _is_within(address, _FORBIDDEN):
+        raise Forbidden(f"{address} is not a public address, and egress.allow does not name it")
+
+
+def _is_within(address: IPv4Address | IPv6Address, networks: Sequence[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL, without brackets, is this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -33,7 +33,7 @@ from uuid import UUID
 
 from gateway.core.confidential import KeyRing
 from gateway.core.delivery import Breaker, BreakerPolicy, Phase, delivering_of, resend_due, resend_us
-from gateway.core.identity.peer import hop_from
+from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import MICROSECONDS, Record, SealedRequest, Snapshot, State
 from gateway.core.outcome import version_of

@@ -31,9 +31,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from gateway import __version__
 from gateway.config.models import WebhookSink as WebhookSettings
 from gateway.core.delivery import retry_after_us
-from gateway.core.egress import EgressPolicy, check_address
 from gateway.core.outbox import WEBHOOK_SCHEDULE_US, PublishedEvent
-from gateway.core.webhook import STANDARD_WEBHOOKS, Secret, living, sign
+from gateway.core.webhook import STANDARD_WEBHOOKS, EgressPolicy, Secret, check_address, living, sign
 from gateway.events.relay import Publication, Sink, reason
 from gateway.observe.facts import PublicationResult as Result
 from gateway.upstream.connect import Names
@@ -41,7 +40,7 @@ from gateway.upstream.connect import Names
 # -- egress ------------------------------------------------------------------------------------------------------------
 # Guards where the gateway connects to, so that a URL or a DNS response cannot lead it into its own network (SSRF).
 #
-# `core.egress` says which addresses are forbidden. A name is resolved once for each connection and refused if *any* of
+# `core.webhook` says which addresses are forbidden. A name is resolved once for each connection and refused if *any* of
 # its addresses is forbidden; what is checked is what is connected to, because the same function sees each address right
 # before the connection, in whatever form it was written. Name and certificate are checked by TLS as always, because the
 # connection keeps the name for SNI and `Host`.

@@ -27,9 +27,8 @@ from gateway import CommandWrong
 from gateway.app.traffic import callers_of, reserved_headers
 from gateway.config import Config
 from gateway.config.route import ForwardAuth, TokenIssuer
+from gateway.core.identity.caller import Hop, TokenFault, bearer_credential, hop_from, read_certificate, read_token
 from gateway.core.identity.key import ForwardAuthScope, JwtScope, VerifiedSpec
-from gateway.core.identity.peer import Hop, hop_from, read_certificate
-from gateway.core.identity.token import TokenFault, bearer_credential, read_token
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.routing import Entry, Miss, RouteTable, Rule
 from gateway.core.verdict import Verdict

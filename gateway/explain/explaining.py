@@ -26,9 +26,9 @@ from gateway.config.effective import effective
 from gateway.config.leaf import duration_text
 from gateway.core.identity import key as scopes
 from gateway.core.identity.body import format_pointer
+from gateway.core.identity.caller import Hop
 from gateway.core.identity.fingerprint import BodyForm
 from gateway.core.identity.key import HeaderKey, Key, KeyFault, home_of
-from gateway.core.identity.peer import Hop
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead, header_values
 from gateway.core.operation import Event, Snapshot
 from gateway.core.outcome import conclude_answered, stored_response

@@ -42,7 +42,7 @@ from aiohttp import http_exceptions, http_parser, web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from gateway.core.identity.peer import ClientCertificate, Hop, hop_from, read_certificate
+from gateway.core.identity.caller import ClientCertificate, Hop, hop_from, read_certificate
 from gateway.protect.ambiguity import Fault
 from gateway.protect.reply import Cut, RequestCut
 

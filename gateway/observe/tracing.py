@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link, SpanContext, SpanKind
 
-    from gateway.core.identity.peer import Hop
+    from gateway.core.identity.caller import Hop
 
 _LOG = logging.getLogger("gateway")
 

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.confidential import KeyRing, Unopenable, of_request
 from gateway.core.identity.body import Body
-from gateway.core.identity.peer import Hop, hop_from
+from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.immutable import immutable
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Result, SealedRequest, Snapshot, State

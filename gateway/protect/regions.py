@@ -20,8 +20,8 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from gateway.core.framing import framed
+from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.identity.key import home_of
-from gateway.core.identity.peer import Hop, hop_from
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, header_values
 from gateway.core.verdict import Verdict

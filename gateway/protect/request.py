@@ -28,9 +28,9 @@ from uuid import UUID
 
 from gateway.core.confidential import FileCipher
 from gateway.core.identity.body import Body
+from gateway.core.identity.caller import Hop
 from gateway.core.identity.fingerprint import Digests
 from gateway.core.identity.key import Key, KeyFault, Scope
-from gateway.core.identity.peer import Hop
 from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, logged, trace_id_of
 from gateway.core.operation import (

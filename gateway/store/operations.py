@@ -41,11 +41,21 @@ from uuid import UUID
 
 from gateway.core.confidential import is_key_id
 from gateway.core.delivery import Delivering
-from gateway.core.history import PROBE, Entry, appended
 from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle
 from gateway.core.observation import Finding, Observation
-from gateway.core.operation import MICROSECONDS, Audit, Event, Record, SealedRequest, Snapshot, State
+from gateway.core.operation import (
+    MICROSECONDS,
+    PROBE,
+    Audit,
+    Entry,
+    Event,
+    Record,
+    SealedRequest,
+    Snapshot,
+    State,
+    history_with,
+)
 from gateway.core.outbox import EventType, PublishedEvent
 from gateway.core.routing import ServedRoute
 from gateway.core.verdict import Verdict
@@ -297,7 +307,7 @@ def with_finding(record: Record, lease: RecoveryLease, finding: str, now_us: int
     settled = settle(record, now_us)
     if settled is None or settled.state is not State.IN_DOUBT or settled.token != lease.token:
         return None
-    return appended(record.history, Entry(PROBE, now_us, lease.token, finding))
+    return history_with(record.history, Entry(PROBE, now_us, lease.token, finding))
 
 
 @dataclass(frozen=True, slots=True)

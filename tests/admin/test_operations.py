@@ -16,6 +16,7 @@ from gateway.admin.view import full_json
 from gateway.config.route import PrincipalAuth, TokenIssuer
 from gateway.core.delivery import Delivering
 from gateway.core.identity.body import parse_pointer
+from gateway.core.identity.caller import claims_value
 from gateway.core.identity.key import (
     BodyPart,
     ClientCertificateScope,
@@ -29,7 +30,6 @@ from gateway.core.identity.key import (
     Scope,
     derive_operation_id,
 )
-from gateway.core.identity.token import claims_value
 from gateway.core.message import IndexedHeaders, ResponseHead
 from gateway.core.operation import (
     Audit,

@@ -25,13 +25,16 @@ from gateway.admin.view import (
     table_row,
     told,
 )
-from gateway.core.history import FIRST, LAST, PROBE, Entry, appended
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
+    HISTORY_FIRST,
+    HISTORY_LAST,
     MICROSECONDS,
+    PROBE,
     Abandon,
     Complete,
     Disprove,
+    Entry,
     Event,
     Postpone,
     Prove,
@@ -42,6 +45,7 @@ from gateway.core.operation import (
     Snapshot,
     State,
     Takeover,
+    history_with,
     microseconds,
 )
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, answered_doubt
@@ -464,11 +468,11 @@ async def full(desk: Desk, text: str = "x" * 200) -> Record:
     """An operation in doubt with as much history and as many audits as there can be."""
     record = await desk.in_state(State.IN_DOUBT)
     history = record.history
-    for at in range(3 * LAST):
+    for at in range(3 * HISTORY_LAST):
         desk.memory.clock.advance(100)
         now_us = desk.memory.clock()
         ended = Entry("abandon", now_us, at + 100, text, now_us - 1, text, text)
-        history = appended(history, Entry(PROBE, now_us, 1, text) if at % 3 else ended)
+        history = history_with(history, Entry(PROBE, now_us, 1, text) if at % 3 else ended)
     changed = replace(record, history=history, holder=text)
     desk.memory.records[record.identity.operation_id] = changed
     entry = AuditEntry(desk.memory.clock(), Event.REINSTATE, 1, text, text)
@@ -486,11 +490,11 @@ async def test_the_page_of_a_huge_history(port: Port) -> None:
     response = await browser.get(path)
     assert time.perf_counter() - began < PAGE_SECONDS_MAX
     text = response.body.decode()
-    dropped = 3 * LAST + 1 - FIRST - LAST
-    assert f"{dropped} more were dropped, after the first {FIRST}" in response.text
-    assert text.count("<li>") >= FIRST + LAST + AUDITS_MAX
+    dropped = 3 * HISTORY_LAST + 1 - HISTORY_FIRST - HISTORY_LAST
+    assert f"{dropped} more were dropped, after the first {HISTORY_FIRST}" in response.text
+    assert text.count("<li>") >= HISTORY_FIRST + HISTORY_LAST + AUDITS_MAX
     svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
-    assert len(svg.findall(".//circle")) + len(svg.findall(".//g")) >= FIRST + LAST
+    assert len(svg.findall(".//circle")) + len(svg.findall(".//g")) >= HISTORY_FIRST + HISTORY_LAST
     about = full_json(await port.desk.operations.inspect(record.identity.operation_id))
     assert about["history_dropped"] == dropped
 
@@ -504,7 +508,7 @@ async def test_hostile_text_in_each_field(port: Port) -> None:
     assert "<script>alert" not in text
     svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
     titles = ["".join(each.itertext()) for each in svg.iter() if each.tag.endswith("title")]
-    assert sum(HOSTILE in title for title in titles) >= FIRST + LAST
+    assert sum(HOSTILE in title for title in titles) >= HISTORY_FIRST + HISTORY_LAST
 
 
 async def test_the_strip_of_a_clock_that_was_set_back() -> None:

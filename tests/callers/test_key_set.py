@@ -27,7 +27,7 @@ from gateway.callers.tokens import (
     read_keys,
     url_source,
 )
-from gateway.core.identity.token import Token, read_token
+from gateway.core.identity.caller import Token, read_token
 from gateway.upstream.connect import client_context
 from tests.support.eventually import eventually
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key

@@ -33,13 +33,12 @@ from gateway.config.leaf import (
 )
 from gateway.core.confidential import NO_SEALING
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.egress import EgressPolicy
 from gateway.core.identity.key import CloudEventKey, ContentKey, EventKey, HeaderKey
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.outbox import Part as EventPart
 from gateway.core.outcome import Meaning, VersionHeader
-from gateway.core.webhook import PRESETS, Algorithm, Inbox, Part, SignAgain
+from gateway.core.webhook import PRESETS, Algorithm, EgressPolicy, Inbox, Part, SignAgain
 from gateway.events.kafka import KafkaSink
 from gateway.events.nats import NatsSink
 from gateway.events.redis_stream import RedisStreamSink

@@ -15,7 +15,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.core.delivery import Delivering
-from gateway.core.history import unpacked
 from gateway.core.identity.key import derive_operation_id
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -56,6 +55,7 @@ from gateway.core.operation import (
     Takeover,
     Withdraw,
     microseconds,
+    unpacked_history,
 )
 from gateway.store.base import Store
 from gateway.store.operations import AuditEntry
@@ -367,9 +367,12 @@ def audit_differences(
 def _same_history(theirs: bytes | None, their_tokens: list[int], wanted: bytes | None, model_tokens: list[int]) -> bool:
     their, model = (
         [replace(each, at_us=0, began_us=int(each.began_us > 0), token=tokens.index(each.token)) for each in entries]
-        for entries, tokens in ((unpacked(theirs).entries, their_tokens), (unpacked(wanted).entries, model_tokens))
+        for entries, tokens in (
+            (unpacked_history(theirs).entries, their_tokens),
+            (unpacked_history(wanted).entries, model_tokens),
+        )
     )
-    return their == model and unpacked(theirs).dropped == unpacked(wanted).dropped
+    return their == model and unpacked_history(theirs).dropped == unpacked_history(wanted).dropped
 
 
 def _same_time(theirs: int | None, their_now: int, wanted: int | None, model_now: int, tolerance_us: int) -> bool:

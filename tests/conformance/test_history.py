@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.history import FIRST, LAST, PROBE, Entry, History, unpacked
-from gateway.core.operation import Event, Record, Release
+from gateway.core.operation import (
+    HISTORY_FIRST,
+    HISTORY_LAST,
+    PROBE,
+    Entry,
+    Event,
+    History,
+    Record,
+    Release,
+    unpacked_history,
+)
 from gateway.store.base import Store
 from tests.conformance.hand import LEASE_SECONDS, Hand, do, state
 from tests.conformance.stores import Database
@@ -19,7 +28,7 @@ async def kept(store: Store, hand: Hand) -> Record:
 
 
 async def history(store: Store, hand: Hand) -> History:
-    return unpacked((await kept(store, hand)).history)
+    return unpacked_history((await kept(store, hand)).history)
 
 
 async def told(store: Store, hand: Hand) -> list[str]:
@@ -82,26 +91,26 @@ async def test_a_late_answer(store: Store, database: Database) -> None:
 async def test_it_is_bounded(store: Store) -> None:
     """The first and the last are kept, and how many were dropped between them."""
     await do(store, hand := Hand(), Hand.claim)
-    number = FIRST + LAST + 7
+    number = HISTORY_FIRST + HISTORY_LAST + 7
     for tries in range(number):
         release = replace(hand.release(), why=f"answered_{500 + tries}")
         await do(store, hand, lambda _, release=release: release, Hand.retry)
     found = await history(store, hand)
     assert found.dropped == 7
-    kept_ones = [*range(FIRST), *range(number - LAST, number)]
+    kept_ones = [*range(HISTORY_FIRST), *range(number - HISTORY_LAST, number)]
     assert [each.detail for each in found.entries] == [f"answered_{500 + tries}" for tries in kept_ones]
 
 
 async def test_probes_leave_room_for_attempts(store: Store, database: Database) -> None:
     """However often it is probed, what ended the attempts stays."""
     await do(store, hand := Hand(), Hand.claim)
-    for _ in range(FIRST):
+    for _ in range(HISTORY_FIRST):
         await do(store, hand, Hand.release, Hand.retry)
     await do(store, hand, Hand.abandon)
-    for _ in range(LAST + 5):
+    for _ in range(HISTORY_LAST + 5):
         await pass_floor(database)
         await store.put_off(await take(store, hand, is_urgent=True), 0, FINDING)
-    assert await told(store, hand) == [*[Event.RELEASE] * FIRST, Event.ABANDON, *[PROBE] * (LAST - 1)]
+    assert await told(store, hand) == [*[Event.RELEASE] * HISTORY_FIRST, Event.ABANDON, *[PROBE] * (HISTORY_LAST - 1)]
     assert (await history(store, hand)).dropped == 6
 
 

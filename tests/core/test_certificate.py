@@ -12,8 +12,8 @@ from cryptography.x509 import DNSName, GeneralName, RFC822Name, UniformResourceI
 from cryptography.x509.name import NameAttribute, RelativeDistinguishedName, _ASN1Type
 from cryptography.x509.oid import ExtensionOID, NameOID
 
+from gateway.core.identity.caller import ClientCertificate, certificate_name, read_certificate
 from gateway.core.identity.key import ScopeMissing, ScopeUnsuitable
-from gateway.core.identity.peer import ClientCertificate, certificate_name, read_certificate
 
 KEY = Ed25519PrivateKey.generate()
 UNTIL = datetime(2030, 1, 1, tzinfo=UTC)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.identity.caller import hop_from
 from gateway.core.identity.key import (
     ApiKeyScope,
     ClientCertificateScope,
@@ -25,7 +26,6 @@ from gateway.core.identity.key import (
     Unverified,
     VerifiedSpec,
 )
-from gateway.core.identity.peer import hop_from
 from gateway.core.message import Headers, IndexedHeaders
 from tests.core.test_identity_token import Named
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.token import (
+from gateway.core.identity.caller import (
     TOKEN_BYTES_MAX,
     Claims,
     Token,

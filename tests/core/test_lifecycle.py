@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.history import FIRST, LAST, NO_HISTORY, PROBE, Entry, appended, unpacked
 from gateway.core.lifecycle import (
     FORGOTTEN_REMEMBER_US,
     LAPSED_DOUBT,
@@ -25,19 +24,26 @@ from gateway.core.lifecycle import (
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
+    HISTORY_FIRST,
+    HISTORY_LAST,
+    PROBE,
     Accept,
     Applied,
     Claim,
     ClaimingCommand,
     Command,
+    Entry,
     Event,
     Fenced,
     Fingerprint,
+    History,
     Lapsed,
     ProbeTarget,
     Record,
     Snapshot,
     State,
+    history_with,
+    unpacked_history,
 )
 from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
 from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, SAME_BY_RAW, Hand, increasing
@@ -416,23 +422,27 @@ def test_fingerprints_are_compared_under_one_recipe_or_by_their_raw_digests() ->
 
 def test_a_newer_program_may_tell_more() -> None:
     """Fields behind those that are known are left out."""
-    packed = appended(None, Entry("release", 2, 1, "answered_503", 1, "a", "POST"))
+    packed = history_with(None, Entry("release", 2, 1, "answered_503", 1, "a", "POST"))
     dropped, entry = json.loads(packed)
-    found = unpacked(json.dumps([dropped, [*entry, "more"]]).encode())
+    found = unpacked_history(json.dumps([dropped, [*entry, "more"]]).encode())
     assert found.entries == (Entry("release", 2, 1, "answered_503", 1, "a", "POST"),)
-    assert unpacked(None) == NO_HISTORY
+    assert unpacked_history(None) == History()
 
 
 def test_the_oldest_probe_is_dropped_first() -> None:
     """An attempt between probes stays, and so does the last entry, whatever it is."""
     packed = None
-    for at in range(FIRST + LAST):
-        packed = appended(packed, Entry("release" if at == FIRST else PROBE, at, 1))
-    packed = appended(packed, Entry("abandon", 99, 1))
-    history = unpacked(packed)
-    assert [each.at_us for each in history.entries] == [*range(FIRST + 1), *range(FIRST + 2, FIRST + LAST), 99]
+    for at in range(HISTORY_FIRST + HISTORY_LAST):
+        packed = history_with(packed, Entry("release" if at == HISTORY_FIRST else PROBE, at, 1))
+    packed = history_with(packed, Entry("abandon", 99, 1))
+    history = unpacked_history(packed)
+    assert [each.at_us for each in history.entries] == [
+        *range(HISTORY_FIRST + 1),
+        *range(HISTORY_FIRST + 2, HISTORY_FIRST + HISTORY_LAST),
+        99,
+    ]
     assert history.dropped == 1
-    for at in range(2 * LAST):
-        packed = appended(packed, Entry("release", 100 + at, 1))
-    events = [each.event for each in unpacked(packed).entries]
-    assert events == [PROBE] * FIRST + ["release"] * LAST
+    for at in range(2 * HISTORY_LAST):
+        packed = history_with(packed, Entry("release", 100 + at, 1))
+    events = [each.event for each in unpacked_history(packed).entries]
+    assert events == [PROBE] * HISTORY_FIRST + ["release"] * HISTORY_LAST

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientConnectorError, ClientError, ClientSession
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.core.egress import EgressPolicy, Forbidden, check_address
+from gateway.core.webhook import EgressPolicy, Forbidden, check_address
 from gateway.events.webhook import WebhookSink, guarded_connector
 from gateway.observe.facts import PublicationResult as Result
 from tests.events.support import new_event, opened, publish, webhook_at

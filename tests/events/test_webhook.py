@@ -22,9 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from standardwebhooks import Webhook
 
 from gateway.config.models import WebhookSink as WebhookSettings
-from gateway.core.egress import EgressPolicy
 from gateway.core.operation import microseconds
-from gateway.core.webhook import STANDARD_WEBHOOKS, Algorithm, Secret, Verified, sign, signing_key, verify
+from gateway.core.webhook import STANDARD_WEBHOOKS, Algorithm, EgressPolicy, Secret, Verified, sign, signing_key, verify
 from gateway.events.relay import Publication
 from gateway.events.webhook import RESPONSE_BYTES_MAX, WebhookSink
 from gateway.observe.facts import PublicationResult as Result

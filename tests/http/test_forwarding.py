@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.identity.peer import Hop, hop_from
+from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.message import Headers, IndexedHeaders, RequestHead, asks_upgrade
 from gateway.core.operation import Event, Identity, Record, State
 from gateway.protect.forwarding import (

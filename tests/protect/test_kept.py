@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.confidential import EncryptionKey, KeyRing
-from gateway.core.identity.peer import hop_from
+from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import SealedRequest
 from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed, seal

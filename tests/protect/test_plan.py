@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.identity.peer import hop_from
+from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.observe.facts import Events
 from gateway.protect.forwarding import prefers_async, wait_preference, without_heeded

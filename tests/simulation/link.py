@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.config import delivery as asked
-from gateway.core.identity.peer import hop_from
+from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import NotSent, SentNothing, Unknown
 from tests.simulation.faults import Weather

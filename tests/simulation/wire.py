@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from gateway.core.identity.peer import hop_from
+from gateway.core.identity.caller import hop_from
 from gateway.core.message import RequestHead, ResponseHead
 from gateway.http.passthrough import ClientTunnel
 from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut

@@ -17,8 +17,8 @@ from gateway.app.stores import key_ring
 from gateway.app.traffic import upstream_settings
 from gateway.config import parse
 from gateway.config.route import Retention
+from gateway.core.identity.caller import hop_from
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
-from gateway.core.identity.peer import hop_from
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
 from gateway.core.outcome import KeepPolicy

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from gateway.admin.reports import moment
 from gateway.admin.view import ATTEMPT, Happening, Told
-from gateway.core.history import PROBE
-from gateway.core.operation import MICROSECONDS, Event
+from gateway.core.operation import MICROSECONDS, PROBE, Event
 from gateway.core.verdict import Verdict
 from gateway.upkeep.activity import Activity, Window
 

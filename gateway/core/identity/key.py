@@ -43,7 +43,6 @@ from gateway.core.identity.body import (
     resolve,
     sha256_of,
 )
-from gateway.core.identity.token import Issuer
 from gateway.core.immutable import immutable
 from gateway.core.message import NameTable, Values
 from gateway.core.operation import SHORT_SCOPE_BYTES, Identity
@@ -614,6 +613,22 @@ class SharedScope(_Scope):
     @property
     def recipe(self) -> bytes:
         return framed(b"shared")
+
+
+class Issuer(Protocol):
+    """Whose tokens are accepted, for which audience, and which of their claims name the caller: a setting.
+
+    `leeway` is how far its clock and this one may differ, in seconds.
+    """
+
+    @property
+    def issuer(self) -> str: ...
+    @property
+    def audience(self) -> str: ...
+    @property
+    def claims(self) -> tuple[str, ...]: ...
+    @property
+    def leeway(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ certificate-is-optional: clients without a certificate connect where one is requ
 -ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
 +ssl.CERT_OPTIONAL
 first-name-taken: of two names of a certificate one is believed
-  core/identity/peer.py tests/core/test_certificate.py::test_two_names_are_nobody[uri]
+  core/identity/caller.py tests/core/test_certificate.py::test_two_names_are_nobody[uri]
 -if len(names) > 1:
 +if len(names) > 9:
 """)

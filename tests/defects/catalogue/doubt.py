@@ -255,9 +255,9 @@ history-without-what-had-no-effect: the next attempt hides that, and why, the on
 -(Accept, Release, Forget, Abandon,
 +(Accept, Forget, Abandon,
 history-of-probes-alone: an operation that is probed for long is no more known to have been attempted
-  core/history.py tests/conformance/test_history.py::test_probes_leave_room_for_attempts[sqlite]
--del entries[next(probes, FIRST)]
-+del entries[FIRST]
+  core/operation.py tests/conformance/test_history.py::test_probes_leave_room_for_attempts[sqlite]
+-del entries[next(probes, HISTORY_FIRST)]
++del entries[HISTORY_FIRST]
 history-lost-with-a-late-answer: an answer that came after the lease hides that the operation was in doubt
   store/sqlite/store.py tests/conformance/test_history.py::test_a_late_answer[sqlite]
 -if granted.lease_until_us <= now_us:

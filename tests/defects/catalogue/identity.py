@@ -53,15 +53,15 @@ expiring-token-as-scope: a caller with a fresh token is another caller
 -if _is_json_web_token(value):
 +if False:
 token-for-others: a token that was made for another API names a caller here
-  core/identity/token.py tests/core/test_identity_token.py::test_claims[audience]
+  core/identity/caller.py tests/core/test_identity_token.py::test_claims[audience]
 -if not _is_for(issuer.audience, payload.get("aud")):
 +if False:
 token-without-end: a token that has expired names a caller
-  core/identity/token.py tests/core/test_identity_token.py::test_claims[expired]
+  core/identity/caller.py tests/core/test_identity_token.py::test_claims[expired]
 -if now_seconds >= until:
 +if False:
 token-number-is-text: the subject 42 gets the responses of the subject "42"
-  core/identity/token.py tests/http/gateway/test_tokens.py::test_callers_are_told_apart
+  core/identity/caller.py tests/http/gateway/test_tokens.py::test_callers_are_told_apart
 -framed(name.encode(), kind, text.encode())
 +framed(name.encode(), text.encode())
 token-remembered-for-good: a verified token counts after its end

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.identity.peer import hop_from
+from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings

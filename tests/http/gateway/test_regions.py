@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from gateway.app.life import StartError
-from gateway.core.identity.peer import Hop, hop_from
+from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.observe.facts import Events
 from gateway.protect.forwarding import REGION_HEADER

@@ -66,7 +66,7 @@ CREATE TABLE IF NOT EXISTS operation (
     request TEXT DEFAULT '',
     request_id TEXT,
     trace_id TEXT,
-    -- What the other columns tell no more, for people (`core.history`); NULL if there is nothing.
+    -- What the other columns tell no more, for people (`core.operation`); NULL if there is nothing.
     history BYTEA,
     -- Only a tombstone may have a kind. It has given up what the kind has, and what is needed no more (`rows.encode_tombstone`).
     CONSTRAINT operation_whole CHECK (

@@ -547,9 +547,9 @@ def notices(config: Config) -> tuple[Notice, ...]:
                 found.append(Notice(path_text(("routes", index, *path_of(keys))), message))
     found += [Notice(path, _WITHOUT_BRACES) for path in _names_without_braces(config, "")]
     rules = [(index, route, rule) for index, route in enumerate(config.routes) for rule in route.rules]
-    for shadowed in unreachable([rule for _, _, rule in rules]):
-        index, route, rule = rules[shadowed.order]
-        names = ", ".join(dict.fromkeys(rules[order][1].name for order in shadowed.behind))
+    for place, behind in unreachable([rule for _, _, rule in rules]).items():
+        index, route, rule = rules[place]
+        names = ", ".join(dict.fromkeys(rules[order][1].name for order in behind))
         what = route.name if rule.path is route.match.path else rule.path.text
         found.append(
             Notice(f"routes[{index}].match", f"{what} never matches: all its requests go to {names} before it")

@@ -125,13 +125,9 @@ class KeyRing:
         self._by_id = {key.id: key.key for key in keys}
         if not keys or len(self._by_id) < len(keys):
             raise ValueError("a key ring needs at least one key, and different ids")
-        self._current_id = keys[0].id
+        self.current_id: Final = keys[0].id
         self._random_bytes = random_bytes
         self._cipher = lru_cache(_CIPHERS_MAX)(self._derived)
-
-    @property
-    def current_id(self) -> str:
-        return self._current_id
 
     def learn(self, keys: Sequence[EncryptionKey]) -> None:
         """Open what is sealed with these, too. Raises ValueError, and learns none, if one has the id of another key."""
@@ -146,7 +142,7 @@ class KeyRing:
 
     def seal(self, content: bytes, associated: bytes) -> tuple[str, bytes]:
         """The id of the key and the sealed bytes. Runs some microseconds, and about one millisecond for some MiB."""
-        key_id, nonce = self._current_id, self._random_bytes(_NONCE_BYTES)
+        key_id, nonce = self.current_id, self._random_bytes(_NONCE_BYTES)
         return key_id, nonce + self._cipher(key_id, associated[:OWNER_BYTES]).encrypt(nonce, content, associated)
 
     def open(self, key_id: str, sealed: bytes | memoryview, associated: bytes) -> bytes:
@@ -644,14 +640,6 @@ def _opened_texts(ring: KeyRing | None, audit: Audit, associated: bytes) -> Audi
     return Audit(who.decode(), why.decode())
 
 
-def _opened_text(ring: KeyRing | None, text: str, associated: bytes) -> str:
-    return text if text[:1] != SEALED_TEXT else open_value(ring, text, associated).decode()
-
-
-def _sealed_text(ring: KeyRing, text: str, associated: bytes) -> str:
-    return ring.seal_text(encoded(text), associated)
-
-
 def _sealed_failure(ring: KeyRing, why: str, sink: str, event_id: str) -> str:
     return f"{ring.seal_text(encoded(why), _of_failure(event_id, sink))} {event_id}"
 
@@ -665,7 +653,11 @@ def _opened_failure(ring: KeyRing | None, why: str, sink: str, event_id: str | N
 
 TEXTS: Final = Form(lambda audit: audit.why, _sealed_texts, _opened_texts)
 """Who made a change, and why, in an `Audit`."""
-TEXT: Final = Form(lambda text: text, _sealed_text, _opened_text)
+TEXT: Final = Form(
+    lambda text: text,
+    lambda ring, text, associated: ring.seal_text(encoded(text), associated),
+    lambda ring, text, associated: open_value(ring, text, associated).decode() if text[:1] == SEALED_TEXT else text,
+)
 FAILURE: Final = Form(lambda why: why or None, _sealed_failure, _opened_failure)
 """Why an event was not published: of this sink and event, or, with None, of the event that the text names. The id
 stands behind it, because a list of sinks has no other."""

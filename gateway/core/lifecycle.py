@@ -35,7 +35,8 @@ has no row for one that is behind. A takeover needs no such condition: what is i
 
 A claim or an acceptance may hold the *content* of its request, so that another operation with the same content is not
 executed as well. That is no state: the store keeps which operations claimed a content, and whether one of them holds it
-follows from its record (`holds_content`). So whatever ends an operation without an effect frees its content, and a
+follows from its record: it does while it may still have its effect, as a dead letter may, and for some time after it
+completed. So whatever ends an operation without an effect frees its content, and a
 retry under its own key holds it again.
 
 A store's clock may be set back. Then what was written before lies ahead: it began, by that clock, at a time that is yet
@@ -79,7 +80,6 @@ from gateway.core.operation import (
     Postpone,
     Prove,
     Purge,
-    ReaderCommand,
     Record,
     Reinstate,
     Release,
@@ -95,7 +95,6 @@ from gateway.core.operation import (
     delivery_of,
     history_with,
     in_doubt_since_us,
-    is_same_digest,
 )
 
 # How long a forgotten claim is remembered: long enough to fence its late holder, too short to fill a store with.
@@ -270,26 +269,6 @@ def _after_time(record: Record) -> Record | None:
     return None
 
 
-def holds_content(record: Record | None, fingerprint_digest: bytes, until_us: int, now_us: int) -> bool:
-    """Whether an operation holds a content at `now_us`, by its record; `until_us` is when that ends if it completed.
-
-    It does while it may still have its effect: a dead letter may be requeued. `fingerprint_digest` is that of the
-    request which claimed the content: a key that was free again may have been used for another request.
-    """
-    settled = settle(record, now_us)
-    if settled is None or settled.fingerprint is None:
-        return False
-    if not is_same_digest(settled.fingerprint.digest, fingerprint_digest):
-        return False
-    match settled.state:
-        case State.RELEASED:
-            return False
-        case State.COMPLETED | State.TOMBSTONE:
-            return now_us < until_us
-        case _:
-            return True
-
-
 def written_down(record: Record, now_us: int) -> Record | None:
     """What a sweep at `now_us` writes: the settled record. A lease that begins in the future begins now.
 
@@ -402,11 +381,10 @@ def _fits(row: Row, record: Record, command: Command, now_us: int) -> bool:
         return False
     if row.when_due and (delivery_of(record).is_behind or not is_due(record, now_us)):
         return False
-    return not row.same_fingerprint or (isinstance(command, _NEW) and _is_for(record, command))
-
-
-def _is_for(record: Record, command: Claim | Accept) -> bool:
-    return record.fingerprint is None or record.fingerprint.equals(command.fingerprint) is True
+    if not row.same_fingerprint:
+        return True
+    recorded = record.fingerprint
+    return isinstance(command, _NEW) and (recorded is None or recorded.equals(command.fingerprint) is True)
 
 
 def _is_holder(record: Record, command: HolderCommand) -> bool:
@@ -415,19 +393,11 @@ def _is_holder(record: Record, command: HolderCommand) -> bool:
     return record.token == command.token and is_attempt
 
 
-def _is_as_read(record: Record, command: ReaderCommand) -> bool:
-    return record.token == command.read_token
-
-
-def _is_anyones(record: Record, command: Command) -> bool:
-    return True
-
-
 _PASSES: Final[dict[Fence, Callable[[Record, Any], bool]]] = {
-    Fence.NONE: _is_anyones,
+    Fence.NONE: lambda record, command: True,
     Fence.HOLDER: _is_holder,
-    Fence.READ_TOKEN: _is_as_read,
-    Fence.OPERATOR: _is_anyones,
+    Fence.READ_TOKEN: lambda record, command: record.token == command.read_token,
+    Fence.OPERATOR: lambda record, command: True,
 }
 
 
@@ -456,8 +426,18 @@ def _purged(row: Row, record: Record, command: Purge, now_us: int, draw: _Draw) 
     return replace(record, state=row.next, last_event=row.event, replay_until_us=0, response=response)
 
 
-def _erased(row: Row, record: Record, command: Erase, now_us: int, draw: _Draw) -> None:
-    return None
+def _without_effect(row: Row, record: Record) -> Record:
+    """No attempt had an effect, so nothing that was found of one stays."""
+    return replace(
+        record,
+        state=row.next,
+        last_event=row.event,
+        carried_us=None,
+        lease_until_us=0,
+        lease_us=0,
+        resource=None,
+        doubt=None,
+    )
 
 
 def _released(
@@ -467,16 +447,9 @@ def _released(
     if not isinstance(command, Forget):
         is_forgotten, remember_us = False, command.remember_us
     return replace(
-        record,
-        state=row.next,
-        last_event=row.event,
-        carried_us=None,
+        _without_effect(row, record),
         fingerprint=None if is_forgotten else record.fingerprint,
-        lease_until_us=0,
-        lease_us=0,
         remember_until_us=now_us + remember_us,
-        resource=None,
-        doubt=None,
         resolution_id=command.resolution_id if isinstance(command, Disprove | Withdraw) else None,
         delivery=None,
     )
@@ -549,14 +522,7 @@ def _undelivered(
         case _:
             assert_never(command)
     return replace(
-        record,
-        state=row.next,
-        last_event=row.event,
-        carried_us=None,
-        lease_until_us=0,
-        lease_us=0,
-        resource=None,
-        doubt=None,
+        _without_effect(row, record),
         resolution_id=command.resolution_id if isinstance(command, Reinstate | Requeue) else record.resolution_id,
         delivery=replace(delivery, is_behind=delivery.lane is not None),
     )
@@ -664,5 +630,5 @@ _AFTER: Final[dict[type[Command], Callable[[Row, Any, Any, int, _Draw], Record |
     Reinstate: _undelivered,
     Requeue: _undelivered,
     Purge: _purged,
-    Erase: _erased,
+    Erase: lambda row, record, command, now_us, draw: None,
 }

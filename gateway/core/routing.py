@@ -137,11 +137,6 @@ def is_index(segment: bytes, *, is_first: bool) -> bool:
     return (is_first and segment == b"index") or _INDEX.fullmatch(b"/" + segment) is not None
 
 
-def without_format(segment: bytes) -> bytes:
-    """The last segment of a folded pattern without the format that it names."""
-    return _FORMAT.sub(b"", segment)
-
-
 def is_script(segment: bytes) -> bool:
     """Whether a server may run this last segment of a folded pattern, with what follows it."""
     return _SCRIPT.search(segment + b"/") is not None
@@ -188,33 +183,13 @@ def _without_marks(text: bytes) -> bytes:
     return plain.replace("/", "\\").replace(_KEPT_SLASH, "/").encode()
 
 
-def _with_slashes(path: bytes) -> bytes:
-    return path.replace(b"\\", b"/")
-
-
-def _cut(path: bytes) -> bytes:
-    return _ENDS.split(path, maxsplit=1)[0]
-
-
-def _cut_at_semicolon(path: bytes) -> bytes:
-    return path.partition(b";")[0]
-
-
-def _without_parameters(path: bytes) -> bytes:
-    return _PARAMETERS.sub(b"", path)
-
-
-def _trimmed(path: bytes) -> bytes:
-    """Without control characters, blanks around segments, and dots at their ends."""
-    return _LAST_DOTS.sub(b"", _BLANKS.sub(b"", path.translate(None, _CONTROLS)))
-
-
 _LENIENT: Final[tuple[Callable[[bytes], bytes], ...]] = (
-    _with_slashes,
-    _cut,
-    _cut_at_semicolon,
-    _without_parameters,
-    _trimmed,
+    lambda path: path.replace(b"\\", b"/"),
+    lambda path: _ENDS.split(path, maxsplit=1)[0],
+    lambda path: path.partition(b";")[0],
+    lambda path: _PARAMETERS.sub(b"", path),
+    # Without control characters, blanks around segments, and dots at their ends.
+    lambda path: _LAST_DOTS.sub(b"", _BLANKS.sub(b"", path.translate(None, _CONTROLS))),
 )
 
 
@@ -322,10 +297,10 @@ class _Segment:
     def without_format(self) -> _Segment:
         """A folded last segment as it is where its format is left out."""
         if not self.is_variable:
-            return _Segment(without_format(self.prefix) or self.prefix)
+            return _Segment(_FORMAT.sub(b"", self.prefix) or self.prefix)
         if self.prefix.endswith(b".") and not self.suffix:
             return _Segment(self.prefix[:-1])
-        return _Segment(self.prefix, True, without_format(self.suffix))
+        return _Segment(self.prefix, True, _FORMAT.sub(b"", self.suffix))
 
     def covers(self, other: _Segment) -> bool:
         if not self.is_variable:
@@ -649,17 +624,12 @@ class RouteTable(Generic[Value]):
         return b"" if host is None or not self._names_hosts else normalise_host(host)
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
-    """Rule number `order` never matches, because the earlier rules `behind` take all of its requests."""
+def unreachable(rules: Sequence[Rule]) -> dict[int, list[int]]:
+    """The rules that can never match, by their places, each with those of the earlier rules that take its requests.
 
-    order: int
-    behind: tuple[int, ...]
-
-
-def unreachable(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
-    """The rules that can never match. Each method is checked alone, so several earlier rules may be the cause."""
-    found = []
+    Each method is checked alone, so several earlier rules may be the cause.
+    """
+    found = {}
     for order, rule in enumerate(rules):
         causes: set[int] = set()
         for method in rule.methods:
@@ -668,8 +638,8 @@ def unreachable(rules: Sequence[Rule]) -> tuple[Unreachable, ...]:
                 break
             causes.add(first)
         else:
-            found.append(Unreachable(order, tuple(sorted(causes))))
-    return tuple(found)
+            found[order] = sorted(causes)
+    return found
 
 
 def _respell(path: bytes) -> bytes:
@@ -707,16 +677,12 @@ def _parse_segment(part: str) -> tuple[str | None, _Segment | None]:
         raise PatternError("the name of a variable is letters, digits and _: write {name} or {name:.*}")
     if not colon:
         before, _, after = part.partition("{" + name + "}")
-        return name, _Segment(_literal_part(before), True, _literal_part(after))
+        return name, _Segment(_respell(before.encode()), True, _respell(after.encode()))
     if expression != ".*":
         raise PatternError("a variable takes no expression but .*: write {name} or {name:.*}")
     if outside:
         raise PatternError("{name:.*} stands alone after a /")
     return name, None
-
-
-def _literal_part(text: str) -> bytes:
-    return _respell(text.encode())
 
 
 # -- succession --------------------------------------------------------------------------------------------------------

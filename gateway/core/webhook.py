@@ -322,14 +322,6 @@ def event_key(scheme: Scheme, *, guards_content: bool) -> KeySpec:
     return EventKey(key, scheme.about)
 
 
-def combined_key(schemes: tuple[Scheme, ...], *, guards_content: bool) -> KeySpec:
-    """How events of a route are identified, as its recipe. One message is identified by its own scheme."""
-    keys = [event_key(scheme, guards_content=guards_content) for scheme in schemes]
-    if len(keys) > 1 and all(isinstance(key, HeaderKey) for key in keys):
-        return HeaderKey(tuple(name for key in keys if isinstance(key, HeaderKey) for name in key.names))
-    return keys[0]
-
-
 # -- signatures --------------------------------------------------------------------------------------------------------
 #
 # Works on the bytes as received, of headers and body. A message chooses nothing but which of the route's schemes it
@@ -409,10 +401,10 @@ def verify(
             return Refused(Fault.STALE)
     if _is_ambiguous(scheme, claim, body):
         return Refused(Fault.INVALID)
-    signers = _signers(scheme, living(secrets, now), claim, body)
+    signers = [secret.id for secret in living(secrets, now) if _is_signer(scheme, secret, claim, body)]
     if not signers:
         return Refused(Fault.INVALID)
-    return Verified(scheme, tuple(secret.id for secret in signers), signed_at)
+    return Verified(scheme, tuple(signers), signed_at)
 
 
 def sign(scheme: Scheme, secrets: Sequence[Secret], body: Body, *, now: int, event_id: bytes = b"") -> Headers:
@@ -442,20 +434,21 @@ def sign_again(
         if scheme.time is None or isinstance(claim, Refused) or claim.signed_at is None:
             continue
         signers = [
-            secret for secret in _signers(scheme, secrets, claim, body) if secret.algorithm is not Algorithm.ED25519
+            secret
+            for secret in secrets
+            if secret.algorithm is not Algorithm.ED25519 and _is_signer(scheme, secret, claim, body)
         ]
         if not scheme.signature.separator:
             del signers[1:]
         if signers:
-            found = _replaced(found or headers, scheme, signers, claim, body, b"%d" % now)
+            # A new time and new signatures, each where the old one was.
+            time = b"%d" % now
+            content = tuple(
+                time if part is Part.TIME else old for part, old in zip(scheme.signed, claim.content, strict=True)
+            )
+            changed = _signed_headers(scheme, signers, content, body, time)
+            found = tuple((name, changed.get(name.lower(), value)) for name, value in found or headers)
     return found
-
-
-def signed_at(schemes: Sequence[Scheme], headers: Headers) -> int | None:
-    """The Unix time in seconds that a message claims, if it claims one that can be read."""
-    scheme = _scheme_of(schemes, headers)
-    claim = None if scheme is None else _claim(scheme, headers)
-    return claim.signed_at if isinstance(claim, _Claim) else None
 
 
 def _scheme_of(schemes: Sequence[Scheme], headers: Headers) -> Scheme | None:
@@ -510,10 +503,6 @@ def _with_exact_case(value: bytes, prefix: bytes) -> bytes:
     return prefix + value[length:].lstrip(b" ") if value[:length].lower() == prefix.lower() else value
 
 
-def _signers(scheme: Scheme, secrets: Sequence[Secret], claim: _Claim, body: Body) -> list[Secret]:
-    return [secret for secret in secrets if _is_signer(scheme, secret, claim, body)]
-
-
 def _is_signer(scheme: Scheme, secret: Secret, claim: _Claim, body: Body) -> bool:
     """Whether one of the signatures is this secret's. All of them are compared, whichever fits."""
     is_found = False
@@ -560,15 +549,6 @@ def _is_ed25519(public_key: bytes, signature: bytes, message: bytes) -> bool:
     except (InvalidSignature, binascii.Error, ValueError):
         return False
     return True
-
-
-def _replaced(
-    headers: Headers, scheme: Scheme, signers: Sequence[Secret], claim: _Claim, body: Body, time: bytes
-) -> Headers:
-    """The headers with a new time and new signatures, each where the old one was."""
-    content = tuple(time if part is Part.TIME else old for part, old in zip(scheme.signed, claim.content, strict=True))
-    changed = _signed_headers(scheme, signers, content, body, time)
-    return tuple((name, changed.get(name.lower(), value)) for name, value in headers)
 
 
 def _signed_headers(
@@ -632,8 +612,11 @@ class Inbox:
 
     @property
     def key(self) -> KeySpec:
-        """Where the keys of this inbox come from, over all its schemes."""
-        return combined_key(self.schemes, guards_content=self.guards_content)
+        """How events are identified, over all schemes, as the recipe. One message is identified by its own scheme."""
+        keys = [event_key(scheme, guards_content=self.guards_content) for scheme in self.schemes]
+        if len(keys) > 1 and all(isinstance(key, HeaderKey) for key in keys):
+            return HeaderKey(tuple(name for key in keys if isinstance(key, HeaderKey) for name in key.names))
+        return keys[0]
 
     @property
     def headers(self) -> frozenset[bytes]:
@@ -701,7 +684,10 @@ def renewed(inbox: Inbox, headers: Headers, body: Body, *, now: float, event_id:
         return _signed_by_gateway(inbox, headers, body, now, event_id)
     if inbox.sign_again is SignAgain.NEVER:
         return None
-    made_at = signed_at(inbox.schemes, headers)
+    scheme = _scheme_of(inbox.schemes, headers)
+    claim = None if scheme is None else _claim(scheme, headers)
+    # What the message claims, if it claims a time that can be read.
+    made_at = claim.signed_at if isinstance(claim, _Claim) else None
     is_late = made_at is not None and abs(now - made_at) > inbox.tolerance_seconds / 2
     if inbox.sign_again is SignAgain.LATE and not is_late:
         return None

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from gateway.core.confidential import sealed_by
 from gateway.core.delivery import Delivering, rank, stopped_us, with_turn
 from gateway.core.identity.key import is_of
-from gateway.core.lifecycle import STEP_US, holds_content, is_due, settle, step, written_down
+from gateway.core.lifecycle import STEP_US, is_due, settle, step, written_down
 from gateway.core.operation import (
     EVENT_OF,
     MICROSECONDS,
@@ -30,6 +30,7 @@ from gateway.core.operation import (
     audit_of,
     content_of,
     in_doubt_since_us,
+    is_same_digest,
     microseconds,
     operation_id_of,
 )
@@ -80,6 +81,26 @@ _PAUSE_STEP_US = 3600 * MICROSECONDS
 _ENDLESS = (State.CLAIMED, State.IN_DOUBT)
 # Any instant will do; one that looks like a wall clock lets databases show it as a date.
 EPOCH_US = 1_800_000_000 * MICROSECONDS
+
+
+def holds_content(record: Record | None, fingerprint_digest: bytes, until_us: int, now_us: int) -> bool:
+    """Whether an operation holds a content at `now_us`, by its record; `until_us` is when that ends if it completed.
+
+    It does while it may still have its effect: a dead letter may be requeued. `fingerprint_digest` is that of the
+    request which claimed the content: a key that was free again may have been used for another request.
+    """
+    settled = settle(record, now_us)
+    if settled is None or settled.fingerprint is None:
+        return False
+    if not is_same_digest(settled.fingerprint.digest, fingerprint_digest):
+        return False
+    match settled.state:
+        case State.RELEASED:
+            return False
+        case State.COMPLETED | State.TOMBSTONE:
+            return now_us < until_us
+        case _:
+            return True
 
 
 class ManualClock:

@@ -520,7 +520,17 @@ class RepeatPolicy:
         """
         if self.by is None:
             return b""
-        return _values(headers, body, self.by)
+        types = header_values(headers, b"content-type")
+        media = parse_media_type(types[0].strip(b" \t")) if len(types) == 1 else None
+        if media is None or not media.is_json or header_values(headers, b"content-encoding"):
+            return None
+        document = parse_json(body)
+        if document is MISSING:
+            return None
+        found = [resolve(document, pointer) for pointer in self.by]
+        if any(value is MISSING or value is None for value in found):
+            return None
+        return framed(*map(encode_json, found))
 
     def content_of(
         self,
@@ -543,17 +553,3 @@ def is_distinct(headers: Headers) -> bool:
     """Whether the caller says that its request is no repeat, as far as that is clear."""
     values = header_values(headers, DISTINCT)
     return len(values) == 1 and values[0].strip(b" \t").lower() in _TRUE
-
-
-def _values(headers: Headers, body: Body, pointers: Sequence[Pointer]) -> bytes | None:
-    types = header_values(headers, b"content-type")
-    media = parse_media_type(types[0].strip(b" \t")) if len(types) == 1 else None
-    if media is None or not media.is_json or header_values(headers, b"content-encoding"):
-        return None
-    document = parse_json(body)
-    if document is MISSING:
-        return None
-    found = [resolve(document, pointer) for pointer in pointers]
-    if any(value is MISSING or value is None for value in found):
-        return None
-    return framed(*map(encode_json, found))

@@ -547,14 +547,14 @@ class HeaderScope(_Scope):
 
     def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal:
         if self.trusted is not None and not _is_within(peer, self.trusted):
-            return ScopeMissing(f"{_text(self.name)} is not accepted from this address.", is_credential=False)
+            return ScopeMissing(f"{_shown(self.name)} is not accepted from this address.", is_credential=False)
         name = self.name.lower()
         values = by_name.get(name, ())
         if len(values) > 1:
-            return ScopeUnsuitable(f"{_text(self.name)} is given more than once.")
+            return ScopeUnsuitable(f"{_shown(self.name)} is given more than once.")
         value = values[0].strip(b" \t") if values else b""
         if not value:
-            return ScopeMissing(f"{_text(self.name)} is missing.", is_credential=False)
+            return ScopeMissing(f"{_shown(self.name)} is missing.", is_credential=False)
         return _BEFORE_VALUE[name] + len(value).to_bytes(8, "big") + value
 
     @property
@@ -576,20 +576,20 @@ class ApiKeyScope(_Scope):
         name, scheme = self.name.lower(), b""
         values = by_name.get(name, ())
         if len(values) > 1:
-            return ScopeUnsuitable(f"{_text(self.name)} is given more than once.")
+            return ScopeUnsuitable(f"{_shown(self.name)} is given more than once.")
         value = values[0].strip(b" \t") if values else b""
         if name == b"authorization":
             scheme, value = _scheme_and_credential(value)
         if not value:
             fault = "has a scheme without a credential, or too short a key" if scheme else "is missing"
-            return ScopeMissing(f"{_text(self.name)} {fault}.", is_credential=True)
+            return ScopeMissing(f"{_shown(self.name)} {fault}.", is_credential=True)
         if scheme in SINGLE_USE_SCHEMES:
             return ScopeUnsuitable(
-                f"{_text(self.name)} uses a scheme whose credentials differ from request to request."
+                f"{_shown(self.name)} uses a scheme whose credentials differ from request to request."
             )
         if _is_json_web_token(value):
             return ScopeUnsuitable(
-                f"{_text(self.name)} carries a token that expires: "
+                f"{_shown(self.name)} carries a token that expires: "
                 "a retry with a new one would count as another caller."
             )
         return framed(b"api_key", name, scheme, value)
@@ -768,10 +768,6 @@ def _is_json_web_token(credential: bytes) -> bool:
         return False
 
 
-def _text(name: bytes) -> str:
-    return name.decode("latin-1")
-
-
 # -- identity ----------------------------------------------------------------------------------------------------------
 #
 # The identity of an operation: which requests are about the same intended effect.
@@ -811,7 +807,7 @@ def home_of(operation_id: UUID, regions: Sequence[str]) -> str:
 
 def derivation_of(service: str, operation: str) -> bytes:
     """The frames of an operation id before those of scope and key."""
-    return framed(b"operation", _utf8(service), _utf8(operation))
+    return framed(b"operation", service.encode(), operation.encode())
 
 
 def stored_digest(of: Scope | Key, secret: bytes | None) -> bytes:
@@ -861,14 +857,10 @@ def identity_recipe(service: str, operation: str, scope: ScopeSpec, key: KeySpec
 
     Settings that only refuse requests (trusted networks, the key's format) are not part of it.
     """
-    recipe = digest(b"identity", _utf8(service), _utf8(operation), scope.recipe, key.recipe)
+    recipe = digest(b"identity", service.encode(), operation.encode(), scope.recipe, key.recipe)
     return recipe if secret is None else hmac.digest(secret, recipe, "sha256")
 
 
 def single_headers(scope: ScopeSpec, key: KeySpec) -> frozenset[bytes]:
     """The headers, in lower case, that a request of this route may carry once at most."""
     return scope.headers | key.headers | {b"authorization"}
-
-
-def _utf8(name: str) -> bytes:
-    return name.encode("utf-8")

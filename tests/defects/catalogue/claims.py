@@ -79,8 +79,8 @@ takeover-not-fenced: whoever once read that the operation is in doubt may take i
 +Row((_S.IN_DOUBT,), _E.TAKEOVER, _S.CLAIMED, _F.OPERATOR,
 retry-of-another-request: the store lets a different request claim a released key
   core/lifecycle.py tests/conformance/test_fences.py::test_a_released_key_is_for_the_same_request[sqlite]
--record.fingerprint is None or record.fingerprint.equals
-+True or record.fingerprint.equals
+-recorded is None or recorded.equals
++True or recorded.equals
 retention-as-lease: a claim is exclusive for as long as the key is remembered
   protect/claiming.py tests/protect/test_claiming.py::test_close_gives_pursuits_up
 -                self.lease_us,

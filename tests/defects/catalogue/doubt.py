@@ -105,9 +105,9 @@ body-beats-what-is-known: a response that may be of an earlier attempt means wha
 +    if policy.resends and status in RESEND_IN_PROGRESS and not policy.when:
 resource-of-nothing: what a response named as made is kept when it is known that nothing was
   core/lifecycle.py tests/conformance/test_recovery.py::test_what_was_made_is_known_until_nothing_was[sqlite]
--        remember_until_us=now_us + remember_us,
+-        lease_us=0,
 -        resource=None,
-+        remember_until_us=now_us + remember_us,
++        lease_us=0,
 held-doubt-is-promised-a-probe: callers are told to repeat what can neither be asked about nor sent again
   core/recovery.py tests/core/test_recovery.py::test_a_repeat_is_promised_nothing_that_recovery_cannot_do
 -case Probe() if probe_target(recovery, record) is None:

@@ -50,8 +50,8 @@ response-of-another-attempt: an encrypted response is believed under another tok
 +b"%b attempt %b" % (operation_id.bytes, part)
 the-same-nonce-always: equal contents are encrypted to equal bytes, and two contents of one place give each other away
   core/confidential.py tests/core/test_confidential.py::test_no_two_are_alike
--key_id, nonce = self._current_id, self._random_bytes(_NONCE_BYTES)
-+key_id, nonce = self._current_id, bytes(_NONCE_BYTES)
+-key_id, nonce = self.current_id, self._random_bytes(_NONCE_BYTES)
++key_id, nonce = self.current_id, bytes(_NONCE_BYTES)
 key-in-clear-in-spite-of-encryption: the caller's key is stored as it came
   core/confidential.py tests/store/test_sealed.py::test_nothing_can_be_read_beside_the_store[sqlite]
 -return replace(identity, key=ring.seal_text(content, _of_operation(operation_id, b"key")))

@@ -104,7 +104,7 @@ WHERE o.{row} > ?3 AND o.{row} <= ?4 AND coalesce(o.operation, k.operation) = ?1
         OR (o.state = 'completed' AND o.replay_until_us > ?2)
     )
 -- name: select_content_holders
--- no row of the table: the operations that hold contents (`lifecycle.holds_content`), and until when
+-- no row of the table: the operations that hold contents (`core.lifecycle`), and until when
 SELECT c.until_us, c.id, c.digest
 FROM content AS c JOIN operation AS o ON o.id = c.id AND o.fingerprint_digest = {fingerprint of c}
 WHERE c.digest {among}

@@ -22,9 +22,8 @@ from uuid import UUID
 
 from gateway.admin.reports import ago, at_ago, moment, span
 from gateway.core.delivery import Delivering, DeliveryPolicy
-from gateway.core.framing import digest, framed
 from gateway.core.identity import key as scopes
-from gateway.core.identity.body import MISSING
+from gateway.core.identity.body import MISSING, digest, framed
 from gateway.core.identity.caller import Token, TokenFault, bearer_credential, claims_value, read_token
 from gateway.core.identity.key import KeySpec, is_of
 from gateway.core.message import Headers, ResponseHead, header_values

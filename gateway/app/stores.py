@@ -24,7 +24,7 @@ from gateway.config.models import StdoutSink as StdoutConfig
 from gateway.config.models import WebhookSink as WebhookConfig
 from gateway.core.confidential import NO_SEALING, EncryptionKey, KeyRing, Sealing
 from gateway.core.delivery import Delivering, delivering_of
-from gateway.core.framing import digest, framed
+from gateway.core.identity.body import digest, framed
 from gateway.core.identity.key import identity_recipe
 from gateway.core.operation import microseconds
 from gateway.core.outbox import Outbox, Part, Subscription

@@ -21,7 +21,7 @@ from typing import Final, assert_never
 
 from gateway.config.leaf import encoded, lowered
 from gateway.config.route import ForwardAuth as Service
-from gateway.core.framing import digest
+from gateway.core.identity.body import digest
 from gateway.core.identity.key import ForwardAuthScope, IdentityUnavailable, Network, ScopeUnsuitable
 from gateway.core.message import RequestHead, ResponseHead, header_values
 from gateway.core.verdict import Verdict

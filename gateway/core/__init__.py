@@ -14,8 +14,8 @@ read from a path, and which operations lose requests when routes change.
 
 *What others are sent.* `outbox` has the events of changes, `webhook` decides which addresses a webhook may have.
 
-*Beneath all of these.* `immutable` declares a value, `framing` digests parts so that they cannot run into one another,
-`confidential` encrypts values, and says which of them are.
+*Beneath all of these.* `immutable` declares a value, `identity.body` digests parts so that they cannot run into one
+another, `confidential` encrypts values, and says which of them are.
 
 Entered by lifecycle.step, verdict.judge, outcome.conclude_answered, routing.RouteTable.
 Imports no other room.

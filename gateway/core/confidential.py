@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from gateway.core.framing import framed
+from gateway.core.identity.body import framed
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import (

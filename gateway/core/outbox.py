@@ -27,8 +27,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.confidential import NO_SEALING, SEALED, Sealing, Unopenable
-from gateway.core.framing import framed
-from gateway.core.identity.body import parse_media_type
+from gateway.core.identity.body import framed, parse_media_type
 from gateway.core.identity.key import is_of
 from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values

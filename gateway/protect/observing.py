@@ -25,8 +25,7 @@ from functools import wraps
 from typing import Concatenate, Final, ParamSpec
 from uuid import UUID, uuid4
 
-from gateway.core.framing import digest
-from gateway.core.identity.body import MISSING
+from gateway.core.identity.body import MISSING, digest
 from gateway.core.message import Headers, ResponseHead
 from gateway.core.observation import (
     KEEP_US,

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.core.framing import framed
+from gateway.core.identity.body import framed
 from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.identity.key import home_of
 from gateway.core.immutable import immutable

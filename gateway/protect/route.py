@@ -16,7 +16,7 @@ from gateway.config.leaf import lowered
 from gateway.config.route import ComposedKey, ForwardAuth, InFlight, Retention, key_header_names
 from gateway.config.route import Route as RouteConfig
 from gateway.core.delivery import DeliveryPolicy
-from gateway.core.framing import digest
+from gateway.core.identity.body import digest
 from gateway.core.identity.fingerprint import DEFINING, Fingerprinter, FingerprintKey, RepeatPolicy
 from gateway.core.identity.key import Key, KeySpec, ScopeSpec, single_headers
 from gateway.core.message import Headers, IndexedHeaders

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.framing import digest, framed
+from gateway.core.identity.body import digest, framed
 from gateway.core.identity.key import (
     ApiKeyScope,
     ComposedKey,

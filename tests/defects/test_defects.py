@@ -70,10 +70,10 @@ def test_a_text_that_has_moved_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "tests"),
     [
-        (Edit("core/framing.py", "def framed(", "def framed(:"), ("tests/core/test_identity.py",)),
-        (Edit("core/framing.py", "def framed(", "def frames("), ("tests/core/test_identity.py",)),
-        (Edit("core/framing.py", "range(512)", "range(511)"), ("tests/core/test_verdict.py",)),
-        (Edit("core/framing.py", "range(512)", "range(511)"), ("tests/core/test_nothing.py::test_it",)),
+        (Edit("core/identity/body.py", "def framed(", "def framed(:"), ("tests/core/test_identity.py",)),
+        (Edit("core/identity/body.py", "def framed(", "def frames("), ("tests/core/test_identity.py",)),
+        (Edit("core/identity/body.py", "range(512)", "range(511)"), ("tests/core/test_verdict.py",)),
+        (Edit("core/identity/body.py", "range(512)", "range(511)"), ("tests/core/test_nothing.py::test_it",)),
         (
             Edit(
                 "core/verdict.py",

@@ -1,4 +1,4 @@
-"""Request bodies by what they say: media types, JSON Pointers, and canonical forms.
+"""Bytes by what they say: digests over parts, media types, JSON Pointers, and canonical forms of bodies.
 
 What has no certain value has none here, and the caller compares its bytes.
 """
@@ -14,7 +14,29 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol
 
-from gateway.core.framing import framed
+# -- digests -----------------------------------------------------------------------------------------------------------
+#
+# Over length-prefixed parts. The length before each part makes the encoding injective: no delimiter, spelling or
+# boundary moves a byte from one part to the next. Every digest begins with a domain tag, so that digests of different
+# kinds never collide.
+
+# Nearly all parts are this short: their lengths are encoded once.
+_LENGTHS = tuple(length.to_bytes(8, "big") for length in range(512))
+
+
+def framed(*parts: bytes) -> bytes:
+    """Concatenate the parts, each after its length in eight bytes; injective over sequences of any number of parts."""
+    pieces = []
+    for part in parts:
+        length = len(part)
+        pieces.append(_LENGTHS[length] if length < len(_LENGTHS) else length.to_bytes(8, "big"))
+        pieces.append(part)
+    return b"".join(pieces)
+
+
+def digest(tag: bytes, *parts: bytes) -> bytes:
+    return sha256(framed(tag, *parts)).digest()
+
 
 # -- media -------------------------------------------------------------------------------------------------------------
 #
@@ -226,10 +248,10 @@ class Body(Protocol):
 
 def sha256_of(body: Body, start: int = 0, end: int | None = None) -> bytes:
     """The plain SHA-256 of a body, the same as from a `hashlib.sha256` updated with its chunks as they arrived."""
-    digest, end = sha256(), len(body) if end is None else end
+    hashed, end = sha256(), len(body) if end is None else end
     for window_start in range(start, end, _WINDOW_BYTES):
-        digest.update(body[window_start : min(window_start + _WINDOW_BYTES, end)])
-    return digest.digest()
+        hashed.update(body[window_start : min(window_start + _WINDOW_BYTES, end)])
+    return hashed.digest()
 
 
 # A number is kept as its lexeme after a lone low surrogate. No string of a parsed document begins with one: UTF-8

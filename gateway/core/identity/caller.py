@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, assert_never
 from cryptography import x509
 from cryptography.x509 import DNSName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
-from gateway.core.framing import framed
+from gateway.core.identity.body import framed
 from gateway.core.identity.key import Address, Issuer, ScopeMissing, ScopeUnsuitable
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values

@@ -27,7 +27,6 @@ from operator import methodcaller
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.core.framing import digest, framed
 from gateway.core.identity.body import (
     MISSING,
     Body,
@@ -36,8 +35,10 @@ from gateway.core.identity.body import (
     canonical_form,
     canonical_json,
     canonical_multipart,
+    digest,
     encode_json,
     format_pointer,
+    framed,
     parse_json,
     parse_media_type,
     resolve,

@@ -31,12 +31,13 @@ from uuid import UUID, SafeUUID
 
 import http_sf
 
-from gateway.core.framing import digest, framed
 from gateway.core.identity.body import (
     MISSING,
     Body,
     Pointer,
+    digest,
     format_pointer,
+    framed,
     number_lexeme,
     parse_json,
     parse_media_type,

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from gateway.core.confidential import kept_headers, sealed_by
 from gateway.core.delivery import rank, stopped_us
-from gateway.core.framing import digest
+from gateway.core.identity.body import digest
 from gateway.core.identity.key import is_of
 from gateway.core.lifecycle import due_us
 from gateway.core.message import StoredResponse, pack_headers

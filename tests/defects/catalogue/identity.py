@@ -37,7 +37,7 @@ status-of-a-plain-scope: callers are not shown their own operations where there 
 -stored_digest(caller.scope, secret)
 +caller.scope.digest
 parts-run-together: a byte can move from one part of a digest into the next
-  core/framing.py tests/core/test_identity.py::test_boundaries_count
+  core/identity/body.py tests/core/test_identity.py::test_boundaries_count
 -        pieces.append(_LENGTHS[length] if
 +        _ = (_LENGTHS[length] if
 scope-kept-in-clear: what a scope was made from can be read in the store

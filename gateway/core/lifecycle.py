@@ -237,18 +237,8 @@ def due_us(record: Record) -> int | None:
 
 def leading_to(states: frozenset[State]) -> frozenset[State]:
     """The stored states of records that settle, by the clock alone, into one of `states`."""
-    found: frozenset[State] = frozenset()
-    while True:
-        more = {
-            state
-            for row in TABLE
-            if row.fence is Fence.CLOCK and row.next in states | found
-            for state in row.states
-            if state not in found
-        }
-        if not more:
-            return found
-        found |= more
+    before = frozenset(state for state, row in CLOCK_ROWS.items() if row.next in states)
+    return before | leading_to(before) if before else before
 
 
 def _after_time(record: Record) -> Record | None:

@@ -116,8 +116,20 @@ class Outbox:
         if not self.subscriptions or after is None:
             return ()
         rows: list[OutboxRow] = []
+        contents: dict[frozenset[Part], tuple[bytes, bytes | None, bytes | None]] = {}
         for type_ in types_of(before, after):
-            self._add_rows(rows, type_, before, after)
+            event_id = ""
+            for each in self.subscriptions:
+                if type_ not in each.types or not (each.routes is None or after.identity.route in each.routes):
+                    continue
+                event_id = event_id or _id_of(self.source, type_, after)
+                if each.include not in contents:
+                    contents[each.include] = self._content(before, after, each.include)
+                content, response, confidential = contents[each.include]
+                if confidential is not None:
+                    response = self.sealing.sealed_event(framed(confidential) + (response or b""), event_id, each.sink)
+                line = line_of(before, after) if each.is_ordered else None
+                rows.append(OutboxRow(each.sink, event_id, type_, content, response, line))
         return tuple(rows)
 
     def is_of(self, record: Record) -> bool:
@@ -131,21 +143,6 @@ class Outbox:
         ]
         fields = {"service": self.service, "source": self.source, "event_bytes_max": self.event_bytes_max}
         return orjson.dumps({**fields, "subscriptions": subscriptions}, default=sorted)
-
-    def _add_rows(self, rows: list[OutboxRow], type_: EventType, before: Record | None, after: Record) -> None:
-        event_id = ""
-        contents: dict[frozenset[Part], tuple[bytes, bytes | None, bytes | None]] = {}
-        for each in self.subscriptions:
-            if type_ not in each.types or not (each.routes is None or after.identity.route in each.routes):
-                continue
-            event_id = event_id or _id_of(self.source, type_, after)
-            if each.include not in contents:
-                contents[each.include] = self._content(before, after, each.include)
-            content, response, confidential = contents[each.include]
-            if confidential is not None:
-                response = self.sealing.sealed_event(framed(confidential) + (response or b""), event_id, each.sink)
-            line = line_of(before, after) if each.is_ordered else None
-            rows.append(OutboxRow(each.sink, event_id, type_, content, response, line))
 
     def _content(
         self, before: Record | None, after: Record, include: frozenset[Part]

@@ -480,17 +480,19 @@ class Entry(Generic[Value]):
 class _Index(Generic[Value]):
     """Finds the first rule in file order that matches; literal paths take one look-up, whatever their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Iterable[Entry[Value]], *, is_folded: bool = False) -> None:
         self._literal: dict[tuple[bytes, bytes], list[tuple[re.Pattern[bytes] | None, Entry[Value]]]] = {}
         self._patterns: dict[bytes, list[tuple[re.Pattern[bytes], Entry[Value]]]] = {}
-
-    def add(self, entry: Entry[Value], expression: re.Pattern[bytes], literal: bytes | None, *, is_whole: bool) -> None:
-        """With `is_whole` there is nothing that has this literal and does not fit."""
-        for method in entry.rule.methods:
-            if literal is None:
-                self._patterns.setdefault(method, []).append((expression, entry))
-            else:
-                self._literal.setdefault((method, literal), []).append((None if is_whole else expression, entry))
+        for entry in entries:
+            path = entry.rule.path
+            expression, literal = path.folded() if is_folded else (path.expression(), entry.literal)
+            for method in entry.rule.methods:
+                if literal is None:
+                    self._patterns.setdefault(method, []).append((expression, entry))
+                else:
+                    # Whatever has the literal of an unfolded pattern fits it.
+                    narrower = expression if is_folded else None
+                    self._literal.setdefault((method, literal), []).append((narrower, entry))
 
     def first(self, method: bytes, path: bytes, literal: bytes, host: bytes) -> Entry[Value] | None:
         found: Entry[Value] | None = None
@@ -521,19 +523,13 @@ class RouteTable(Generic[Value]):
         self._default_host = default_host
         self._methods = frozenset(method for entry in self._entries for method in entry.rule.methods)
         self._clear: dict[int, bool] = {}
-        self._exact: _Index[Value] = _Index()
-        self._folded: _Index[Value] = _Index()
-        self._unprotected: _Index[None] = _Index()
-        for entry in self._entries:
-            pattern = entry.rule.path
-            self._exact.add(entry, pattern.expression(), entry.literal, is_whole=True)
-            self._folded.add(entry, *pattern.folded(), is_whole=False)
-        exempt = list(unprotected)
+        self._exact = _Index(self._entries)
+        self._folded = _Index(self._entries, is_folded=True)
+        exempt = [Entry(order, rule, None, rule.path.literal) for order, rule in enumerate(unprotected)]
+        self._unprotected = _Index(exempt)
         self._has_unprotected = bool(exempt)
-        for order, rule in enumerate(exempt):
-            literal = rule.path.literal
-            self._unprotected.add(Entry(order, rule, None, literal), rule.path.expression(), literal, is_whole=True)
-        self._names_hosts = any(rule.host is not None for rule in [*exempt, *[each.rule for each in self._entries]])
+        named = [*[each.rule for each in exempt], *[each.rule for each in self._entries]]
+        self._names_hosts = any(rule.host is not None for rule in named)
         self.certain: dict[tuple[bytes, bytes], Entry[Value]] = {}
         """The rules that are certain for a request, by its method and target: those without variables."""
         for entry in [] if self._names_hosts else self._entries:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from typing import Final
 
@@ -38,6 +38,7 @@ from gateway.core.identity.key import (
     Network,
     is_event_batch,
     is_structured_event,
+    is_within,
 )
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, IndexedHeaders, header_values
@@ -775,16 +776,12 @@ def check_address(policy: EgressPolicy, host: str) -> None:
         address = ip_address(host)
     except ValueError:
         raise Forbidden(f"{host} is not an address") from None
-    if _is_within(address, policy.deny):
+    if is_within(address, policy.deny):
         raise Forbidden(f"{address} is forbidden by egress.deny")
-    if _is_within(address, policy.allow):
+    if is_within(address, policy.allow):
         return
-    if not address.is_global or address.is_multicast or _is_within(address, _FORBIDDEN):
+    if not address.is_global or address.is_multicast or is_within(address, _FORBIDDEN):
         raise Forbidden(f"{address} is not a public address, and egress.allow does not name it")
-
-
-def _is_within(address: IPv4Address | IPv6Address, networks: Sequence[Network]) -> bool:
-    return any(address.version == network.version and address in network for network in networks)
 
 
 def is_loopback(host: str) -> bool:

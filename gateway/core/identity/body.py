@@ -270,21 +270,24 @@ class _Refused(ValueError):
     pass
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+# The hooks of a strict parser, here and of tokens.
+
+
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise _Refused("duplicate member name")
     return members
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
     raise _Refused(name)
 
 
 # Numbers are never converted: a float would lose digits, and an int of a million digits would take minutes.
 _mark_number: Callable[[str], str] = _NUMBER_MARK.__add__
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_members, parse_float=_mark_number, parse_int=_mark_number, parse_constant=_refuse_constant
+    object_pairs_hook=unrepeated, parse_float=_mark_number, parse_int=_mark_number, parse_constant=refuse_constant
 )
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False)
 

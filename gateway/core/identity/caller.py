@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, assert_never
 from cryptography import x509
 from cryptography.x509 import DNSName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
-from gateway.core.identity.body import framed
+from gateway.core.identity.body import framed, refuse_constant, unrepeated
 from gateway.core.identity.key import Address, Issuer, ScopeMissing, ScopeUnsuitable
 from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
@@ -143,25 +143,14 @@ def _object(text: bytes) -> dict[str, Any]:
     # Decoded here: given bytes, the parser would take other encodings, too.
     value = json.loads(
         text.decode("utf-8"),
-        object_pairs_hook=_unrepeated,
-        parse_constant=_refused,
+        object_pairs_hook=unrepeated,
+        parse_constant=refuse_constant,
         parse_float=_fraction,
         parse_int=_integer,
     )
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is repeated")
-    return found
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _integer(text: str) -> int:

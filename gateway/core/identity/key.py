@@ -547,7 +547,7 @@ class HeaderScope(_Scope):
     trusted: tuple[Network, ...] | None
 
     def value(self, by_name: Values, peer: Address | None, verified: Verified) -> bytes | Refusal:
-        if self.trusted is not None and not _is_within(peer, self.trusted):
+        if self.trusted is not None and not is_within(peer, self.trusted):
             return ScopeMissing(f"{_shown(self.name)} is not accepted from this address.", is_credential=False)
         name = self.name.lower()
         values = by_name.get(name, ())
@@ -754,8 +754,8 @@ def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
     return scheme.lower(), credential.lstrip(b" ")
 
 
-def _is_within(peer: Address | None, networks: tuple[Network, ...]) -> bool:
-    return peer is not None and any(peer in network for network in networks)
+def is_within(address: Address | None, networks: Sequence[Network]) -> bool:
+    return address is not None and any(address in network for network in networks)
 
 
 def _is_json_web_token(credential: bytes) -> bool:

@@ -86,7 +86,7 @@ literals-are-not-checked: an address in a URL leads anywhere
 -
 global-is-believed: an address that embeds another one is taken for public
   core/webhook.py tests/events/test_egress.py::test_an_address_that_is_not_public_is_forbidden[64:ff9b::a9fe:a9fe]
-- or _is_within(address, _FORBIDDEN)
+- or is_within(address, _FORBIDDEN)
 errors-tell-the-url: the secret URL of a webhook is in the database, the log and the admin API
   events/webhook.py tests/events/test_webhook.py::test_a_failure_of_http_does_not_tell_the_url[_garbage]
 -reason(_described(error))

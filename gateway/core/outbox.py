@@ -104,9 +104,6 @@ class Outbox:
     event_bytes_max: int = 64 * 1024
     sealing: Sealing = field(default=NO_SEALING, compare=False, repr=False)
 
-    def has(self, type_: EventType) -> bool:
-        return any(type_ in each.types for each in self.subscriptions)
-
     @property
     def is_ordered(self) -> bool:
         return any(each.is_ordered for each in self.subscriptions)
@@ -131,9 +128,6 @@ class Outbox:
                 line = line_of(before, after) if each.is_ordered else None
                 rows.append(OutboxRow(each.sink, event_id, type_, content, response, line))
         return tuple(rows)
-
-    def is_of(self, record: Record) -> bool:
-        return is_of(record.identity, self.service, record.identity.operation)
 
     def pack(self) -> bytes:
         """The outbox as bytes, for sweeps of other services in the same store."""
@@ -223,7 +217,8 @@ def swept_rows(outboxes: Iterable[Outbox], before: Record, after: Record | None)
     """What to write with a change that the clock made, and of which service: a sweep finds the records of all."""
     if after is None or not types_of(before, after):
         return "", ()
-    own = next((each for each in outboxes if each.is_of(after)), NO_EVENTS)
+    identity = after.identity
+    own = next((each for each in outboxes if is_of(identity, each.service, identity.operation)), NO_EVENTS)
     return own.service, own.rows(before, after)
 
 

@@ -197,16 +197,11 @@ def probe_target(policy: Probe, record: Record) -> ProbeTarget | None:
     return render_probe(policy, probe_values(policy, request.path.encode(), identity.operation_id, identity.key), host)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeStart:
-    """When a probe began, on the store's clock, and for how long that clock had surely not been set ahead by then."""
-
-    now_us: int
-    steady_seconds: float
-
-
-def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Record, began: ProbeStart) -> Finding:
-    """What a probe's response means. If "done" and "never happened" both match, it means nothing.
+def conclude_probe(
+    policy: Probe, head: ResponseHead, body: bytes, record: Record, began_us: int, steady_seconds: float
+) -> Finding:
+    """What a probe's response means. If "done" and "never happened" both match, it means nothing. The probe began at
+    `began_us` of the store's clock, which by then had surely not been set ahead for `steady_seconds`.
 
     "Never happened" counts once no request can arrive any more: `settle` after the last attempt ended, or its lease. A
     store's clock that was set ahead shows that too early, so a lease and `settle` must have passed since it may have
@@ -218,10 +213,10 @@ def conclude_probe(policy: Probe, head: ResponseHead, body: bytes, record: Recor
     if is_done == is_never:
         return AskAgain(f"the status is {head.status}, which no rule matches" if not is_done else "both rules match")
     if is_never:
-        if began.now_us - record.lease_until_us < policy.settle_us:
+        if began_us - record.lease_until_us < policy.settle_us:
             return AskAgain("nothing is there yet, and a request may still arrive")
         leased_us = max(0, record.lease_until_us - record.claimed_us)
-        if began.steady_seconds * MICROSECONDS < policy.settle_us + leased_us:
+        if steady_seconds * MICROSECONDS < policy.settle_us + leased_us:
             return AskAgain("nothing is there, but the store's clock may have been set ahead meanwhile")
         return NeverHappened()
     if policy.follow is None:

@@ -700,9 +700,6 @@ class ServedRoute:
     rule: Rule
     enforced: float = 1.0
 
-    def is_of(self, other: ServedRoute) -> bool:
-        return (self.service, self.operation) == (other.service, other.operation)
-
 
 def handed_over(before: Sequence[ServedRoute], after: Sequence[ServedRoute]) -> list[tuple[ServedRoute, ServedRoute]]:
     """The pairs of routes, of two operations, where the second now gets requests that led to the first before.
@@ -718,7 +715,8 @@ def handed_over(before: Sequence[ServedRoute], after: Sequence[ServedRoute]) -> 
     for former_place, former in enumerate(before):
         for latter_place in range(after_places.get(_key(former), len(after))):
             latter = after[latter_place]
-            if former_place >= bounds[latter_place] or latter.is_of(former):
+            is_same = (latter.service, latter.operation) == (former.service, former.operation)
+            if is_same or former_place >= bounds[latter_place]:
                 continue
             shared = former.rule.common(latter.rule)
             if shared is not None and any(

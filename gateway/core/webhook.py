@@ -103,10 +103,6 @@ class Scheme:
         return not self.signed
 
     @property
-    def prefixes(self) -> tuple[bytes, ...]:
-        return (self.signature.prefix,) if self.ed25519_prefix is None else (self.signature.prefix, self.ed25519_prefix)
-
-    @property
     def delimiters(self) -> tuple[bytes, ...]:
         """The constant bytes beside a signed id. An id that contains them could be read as another one, whose rest is
         signed as the time or the body."""
@@ -473,7 +469,8 @@ def _claim(scheme: Scheme, headers: Headers) -> _Claim | Refused:
     signature = values[scheme.signature.header]
     if scheme.is_bearer:
         signature = _with_exact_case(signature, scheme.signature.prefix)
-    signatures = _members(signature, scheme.signature.separator, scheme.prefixes)[:SIGNATURES_MAX]
+    prefixes = tuple(each for each in (scheme.signature.prefix, scheme.ed25519_prefix) if each is not None)
+    signatures = _members(signature, scheme.signature.separator, prefixes)[:SIGNATURES_MAX]
     if not signatures:
         return Refused(Fault.MISSING)
     known = {Part.ID: values.get(scheme.id_header or b""), Part.TIME: time}

@@ -41,7 +41,6 @@ from gateway.core.recovery import (
     Finding,
     NeverHappened,
     Probe,
-    ProbeStart,
     conclude_probe,
     pause_us,
     probe_target,
@@ -173,8 +172,8 @@ class Prober:
             before = await self.store.read(operation_id)
             if before.record is None or before.record.state is not State.IN_DOUBT:
                 return before
-            began = ProbeStart(before.now_us, self.steady_seconds())
-            finding, response = await self._probe(route, policy, before.record, began, target)
+            steady_seconds = self.steady_seconds()
+            finding, response = await self._probe(route, policy, before.record, target, before.now_us, steady_seconds)
             match finding:
                 case Done() if isinstance(response, _Response):
                     return await self._record_finding(await self._prove(route, before.record, response))
@@ -201,14 +200,14 @@ class Prober:
         )
 
     async def _probe(
-        self, route: Route, policy: Probe, record: Record, began: ProbeStart, probe: ProbeTarget
+        self, route: Route, policy: Probe, record: Record, probe: ProbeTarget, began_us: int, steady_seconds: float
     ) -> tuple[Finding, _Response | str]:
         """The finding, and the response that it follows from, or why there is none."""
         began_seconds = time.monotonic()
         response = await self._exchange(route, policy, policy.method, probe.target, probe.host)
         finding: Finding
         if isinstance(response, _Response):
-            finding = conclude_probe(policy, response.head, response.body or b"", record, began)
+            finding = conclude_probe(policy, response.head, response.body or b"", record, began_us, steady_seconds)
             if isinstance(finding, Done) and finding.follow is not None:
                 followed = await self._exchange(route, policy, "GET", finding.follow, probe.host)
                 if isinstance(followed, _Response) and 200 <= followed.head.status < 300:

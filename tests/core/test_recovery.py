@@ -32,7 +32,6 @@ from gateway.core.recovery import (
     Hold,
     NeverHappened,
     Probe,
-    ProbeStart,
     Recovery,
     Resend,
     answered_doubt,
@@ -103,7 +102,8 @@ def finding(
         ResponseHead(status, b"", IndexedHeaders(headers)),
         body,
         RECORD,
-        ProbeStart(began_us, steady_us / MICROSECONDS),
+        began_us,
+        steady_us / MICROSECONDS,
     )
 
 

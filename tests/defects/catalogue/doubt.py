@@ -59,12 +59,12 @@ recovered-over-the-owners-journal: an operation is recovered while its owner may
 +return True
 disproved-before-settle: a probe that finds nothing frees the key while the request may still arrive
   core/recovery.py tests/core/test_recovery.py::test_never_happened_only_after_settle
--if began.now_us - record.lease_until_us < policy.settle_us:
+-if began_us - record.lease_until_us < policy.settle_us:
 +if False:
 settled-by-a-clock-set-ahead: a probe believes the store's clock alone that no request can arrive any more
   core/recovery.py tests/core/test_recovery.py::test_never_happened_only_by_a_steady_clock
   tests/http/gateway/test_times.py::test_a_404_frees_no_key_after_a_step_of_the_store_s_clock
--if began.steady_seconds * MICROSECONDS < policy.settle_us + leased_us:
+-if steady_seconds * MICROSECONDS < policy.settle_us + leased_us:
 +if False:
 any-answer-disproves: an answer of a probe that no rule explains frees the key
   core/recovery.py tests/core/test_recovery.py::test_what_an_answer_means

@@ -27,19 +27,18 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.confidential import NO_SEALING, SEALED, Sealing, Unopenable
+from gateway.core.delivery import RETRY_AFTER_US_MAX
 from gateway.core.identity.body import framed, parse_media_type
 from gateway.core.identity.key import is_of
 from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
-from gateway.core.operation import MICROSECONDS, Event, Record, State, microseconds
+from gateway.core.operation import Event, Record, State, microseconds
 from gateway.core.outcome import is_address
 
 # Without a time zone, which takes as long to write as the rest of a time.
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001
 _ID_BYTES: Final = 16
 _SPAN_BYTES: Final = 8
-# What a `Retry-After` of a consumer may ask for at most.
-RETRY_AFTER_US_MAX: Final = 24 * 3600 * MICROSECONDS
 # How far a pause before the next publication differs from the schedule's.
 _JITTER: Final = 0.2
 

@@ -153,17 +153,9 @@ def render_probe(policy: Probe, values: Mapping[str, bytes], host: bytes) -> Pro
 
     `values` has raw octets by name; escaping keeps each within its path segment or query value.
     """
-    parts: list[bytes] = []
-    end = 0
-    for found in _PLACEHOLDER.finditer(policy.path):
-        parts.append(policy.path[end : found.start()].encode())
-        value = values.get(found[1])
-        if value is None:
-            return None
-        parts.append(escaped(value))
-        end = found.end()
-    parts.append(policy.path[end:].encode())
-    target = b"".join(parts)
+    if not values.keys() >= set(probe_placeholders(policy.path)):
+        return None
+    target = _PLACEHOLDER.sub(lambda found: escaped(values[found[1]]).decode("ascii"), policy.path).encode()
     return ProbeTarget(target, host) if is_target(target) else None
 
 

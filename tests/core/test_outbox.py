@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from gateway.core.confidential import NO_SEALING
+from gateway.core.delivery import RETRY_AFTER_US_MAX
 from gateway.core.message import StoredResponse
 from gateway.core.outbox import (
     BROKER_SCHEDULE_US,
-    RETRY_AFTER_US_MAX,
     WEBHOOK_SCHEDULE_US,
     EventType,
     Outbox,

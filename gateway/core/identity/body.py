@@ -333,12 +333,6 @@ def _is_moderate(content: bytes) -> bool:
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) <= DEPTH_MAX
 
 
-def canonical_json(body: Body) -> bytes | None:
-    """A JSON document in its canonical form (`canonical_document`); None where `parse_json` refuses."""
-    document = parse_json(body)
-    return None if document is MISSING else canonical_document(document)
-
-
 def canonical_document(
     document: Any,
     *,

@@ -33,7 +33,6 @@ from gateway.core.identity.body import (
     Pointer,
     canonical_document,
     canonical_form,
-    canonical_json,
     canonical_multipart,
     digest,
     encode_json,
@@ -201,10 +200,10 @@ def _pointer(pointer: Pointer) -> bytes:
 
 def _default(text: str) -> bytes:
     """A default in canonical form. ValueError where it is not a string, a number, true, false or null."""
-    canonical = canonical_json(text.encode())
-    if canonical is None or canonical[:1] in (b"{", b"["):
+    value = parse_json(text.encode())
+    if value is MISSING or isinstance(value, dict | list):
         raise ValueError("a default is a string, a number, true, false or null")
-    return canonical
+    return encode_json(value)
 
 
 @dataclass(frozen=True, slots=True)

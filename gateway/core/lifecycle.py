@@ -35,9 +35,9 @@ has no row for one that is behind. A takeover needs no such condition: what is i
 
 A claim or an acceptance may hold the *content* of its request, so that another operation with the same content is not
 executed as well. That is no state: the store keeps which operations claimed a content, and whether one of them holds it
-follows from its record: it does while it may still have its effect, as a dead letter may, and for some time after it
-completed. So whatever ends an operation without an effect frees its content, and a
-retry under its own key holds it again.
+follows from its record. It does while it may still have its effect, as a dead letter may, and for some time after it
+completed. So whatever ends an operation without an effect frees its content, and a retry under its own key holds it
+again.
 
 A store's clock may be set back. Then what was written before lies ahead: it began, by that clock, at a time that is yet
 to come. No wait is lengthened by that. A lease that begins in the future begins now, which a sweep writes

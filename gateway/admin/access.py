@@ -31,7 +31,7 @@ from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import BodyPartReader, web
@@ -368,18 +368,6 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 def _peer(address: str | None) -> IPv4Address | IPv6Address | None:
     return _address((address or "").partition("%")[0])
-
-
-def session_cookie(session: Session) -> dict[str, Any]:
-    """The attributes of its cookie. `Secure` where the browser came by TLS."""
-    return {
-        "value": session.cookie,
-        "max_age": SESSION_SECONDS,
-        "path": "/",
-        "httponly": True,
-        "samesite": "Strict",
-        "secure": session.origin.startswith("https:"),
-    }
 
 
 def _forged() -> Fault:

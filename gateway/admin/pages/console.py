@@ -286,7 +286,16 @@ class Console:
             vouched = await self._authentication.vouched(request)
             return self._asking(request, vouched, 401, mistake, text_in(form, "next"))
         response = see_other(_page_of(text_in(form, "next")))
-        response.set_cookie(access.COOKIE, **access.session_cookie(session))
+        response.set_cookie(
+            access.COOKIE,
+            session.cookie,
+            max_age=access.SESSION_SECONDS,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            # Where the browser came by TLS.
+            secure=session.origin.startswith("https:"),
+        )
         return response
 
     async def _sign_out(self, request: web.Request) -> web.Response:

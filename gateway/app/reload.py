@@ -204,9 +204,16 @@ class Server(ABC):
     def in_flight(self) -> str:
         """What a stop waits for, as text."""
 
-    @abstractmethod
     async def start(self) -> None:
         """Serve. Raises `StartError`, and then nothing is left open; cancelled, likewise."""
+        if self._reloading is None:
+            await self._begin()
+        else:
+            await self._reloading.start(self._begin)
+
+    @abstractmethod
+    async def _begin(self) -> None:
+        """Serve, as `start` does, without its reloads."""
 
     @abstractmethod
     async def stop(self) -> int:
@@ -234,7 +241,7 @@ class Server(ABC):
 
 
 class Reloading:
-    """Reloads of one server. `start` it when that serves, and `stop` it before that stops. `read` reads `file`."""
+    """Reloads of one server. `start` it to have that serve, and `stop` it before that stops. `read` reads `file`."""
 
     def __init__(self, server: Server, read: Callable[[], Config], file: Path | None = None) -> None:
         self._server = server
@@ -248,12 +255,21 @@ class Reloading:
         self._is_stopped = False
         self._socket = ControlSocket(server.config.state_dir, self._respond)
 
-    async def start(self) -> None:
-        """Listen for commands, and begin to look at the TLS files."""
+    async def start(self, begin: Callable[[], Awaitable[None]]) -> None:
+        """Listen for commands, `begin` to serve, and then to look at the TLS files.
+
+        Whoever sees that the server is ready can have it reload. What comes before that waits for it.
+        """
         server = self._server
-        server.metrics.put_configuration(digest_of(server.config), time.time())
-        server.metrics.put_certificate_expiries(expiries_of(server.config))
-        await self._socket.open()
+        try:
+            async with self._one_at_a_time:
+                server.metrics.put_configuration(digest_of(server.config), time.time())
+                server.metrics.put_certificate_expiries(expiries_of(server.config))
+                await self._socket.open()
+                await begin()
+        except BaseException:
+            await self.stop()
+            raise
         self.spawn(self._keep_looking())
 
     async def stop(self) -> None:

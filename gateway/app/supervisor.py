@@ -37,6 +37,7 @@ from typing import Any, Final, Self
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WORK_LEFT, __version__
 from gateway.app.gateway import start_aside
+from gateway.app.host import make_state_dir
 from gateway.app.life import StartError
 from gateway.app.reload import ReloadLate, Server
 from gateway.app.reload import Report as ReloadReport
@@ -323,6 +324,10 @@ class Supervisor(Server):
         self._is_stopping = False
 
     async def start(self) -> None:
+        make_state_dir(self.config)
+        await super().start()
+
+    async def _begin(self) -> None:
         try:
             self._seats = bind_seats(self.config.listen.address, self._count)
             address = self.config.status.listen
@@ -336,8 +341,6 @@ class Supervisor(Server):
             raise
         self._has_started = True
         self._watching = asyncio.get_running_loop().create_task(self._watch())
-        if self._reloading is not None:
-            await self._reloading.start()
         host, port = next(iter(self._seats[FIRST])).getsockname()[:2]
         _LOG.info(
             "serving on %s:%d with %d workers, status on %s:%d", host, port, self._count, address.host, status_port

@@ -65,15 +65,9 @@ class Generations(Server):
         self._earlier: dict[Gateway, asyncio.Task[int]] = {}
         self._put_in_force(self._made(config))
 
-    async def start(self) -> None:
+    async def _begin(self) -> None:
         await self.current.start()
         self._watch(self.current)
-        if self._reloading is not None:
-            try:
-                await self._reloading.start()
-            except BaseException:
-                await self.stop()
-                raise
 
     @property
     def in_flight(self) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from gateway.app.reload import Reloading, reload_gateways
+from gateway.app.reload import reload_gateways
 from gateway.app.supervisor import Supervisor
 from gateway.app.worker import Generations
 from gateway.cli import main
@@ -335,9 +335,8 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
         async def apply(self, _: Config) -> None:
             raise ZeroDivisionError
 
-    config.state_dir.mkdir()
-    reloading = Reloading(Failing(config), lambda: changed)
-    await reloading.start()
+    server = Failing(config, read=lambda: changed)
+    await server.start()
     try:
         (place,) = (config.state_dir / "control").iterdir()
         # A socket's path is 107 bytes at most (unix(7)), which a directory of tests may exceed.
@@ -353,7 +352,25 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
         (report,) = await reload_gateways(config.state_dir)
         assert (report.result, "ZeroDivisionError" in report.detail) == ("refused", True)
     finally:
-        await reloading.stop()
+        await server.stop()
+
+
+async def test_what_is_ready_can_be_reloaded(tmp_path: Path) -> None:
+    """It takes commands before it serves. One that comes so early waits until then."""
+    config = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path))
+
+    class Asked(Generations):
+        async def _begin(self) -> None:
+            self.report = asyncio.create_task(reload_gateways(config.state_dir))
+            await super()._begin()
+
+    server = Asked(config, read=lambda: config)
+    await server.start()
+    try:
+        assert server.health.is_ready(requires_store=False)
+        assert [each.result for each in await server.report] == ["unchanged"]
+    finally:
+        await server.stop()
 
 
 @ONE_PROCESS

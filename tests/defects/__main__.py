@@ -48,9 +48,12 @@ def _run(defects: list[Defect], *, is_verbose: bool) -> int:
 
 def _tell(defect: Defect, verdict: Verdict, *, is_verbose: bool) -> None:
     print(f"{'caught' if verdict.noticed else 'MISSED'} {defect.name}: {defect.breaks}")
-    for how, tests in (("noticed by", verdict.noticed), ("broke", verdict.broken)):
+    for how, tests, shown in (
+        ("noticed by", verdict.noticed, slice(300)),
+        ("broke", verdict.broken, slice(-1_000, None)),
+    ):
         for test, why in tests.items():
-            print(f"    {how} {test}\n        {why[:300]}")
+            print(f"    {how} {test}\n        {why[shown]}")
     if is_verbose:
         print(verdict.output)
     sys.stdout.flush()

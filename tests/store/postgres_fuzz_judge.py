@@ -106,6 +106,8 @@ class History:
     said: list[Said] = field(default_factory=list)
     applied: set[type[Command]] = field(default_factory=set)
     given: list[Given] = field(default_factory=list)
+    # How many times as long as at first what is accepted may wait for its delivery.
+    pace: float = 1.0
     swept: Swept = field(default_factory=Swept)
     versions: dict[UUID, list[Version]] = field(default_factory=dict)
     answered: frozenset[int] = frozenset()

@@ -510,7 +510,7 @@ class ClientConnection(web.RequestHandler):
 
     def end_if_read(self) -> None:
         """Abort a closing connection whose client has received everything and does not close it."""
-        if self._reader.has_read_all():
+        if self.transport is not None and self._reader.has_read_all():
             self._end()
 
     def _end(self) -> None:

@@ -81,7 +81,7 @@ async def test_handshakes_are_bounded_and_a_newcomer_gets_its_own(authority: Aut
 
 
 async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(authority: Authority) -> None:
-    """It has its answer, and finds the connection ended when it needs it again."""
+    """It has its answer, and finds the connection ended when it needs it again. Another one leaves meanwhile."""
     tls = authority.issue("localhost").server_context()
     settings = EdgeSettings(linger_seconds=3600.0)
 
@@ -94,11 +94,17 @@ async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(aut
 
     # A socket alone: a loop reads ahead of a protocol that has paused, and answers the end by itself.
     async with serving(settings=settings, tls=tls) as edge:
-        with await asyncio.to_thread(connect, edge.port) as client:
-            client.sendall(post())
-            await eventually(lambda: edge.taken and not edge.edge.in_flight)
+        with (
+            await asyncio.to_thread(connect, edge.port) as client,
+            await asyncio.to_thread(connect, edge.port) as other,
+        ):
+            for each in (client, other):
+                each.sendall(post())
+            await eventually(lambda: len(edge.taken) == 2 and not edge.edge.in_flight)
+            closing = asyncio.create_task(edge.edge.close())
+            other.close()
             async with asyncio.timeout(10):
-                await edge.edge.close()
+                await closing
             received = await asyncio.to_thread(look, client)
     assert received.startswith(b"HTTP/1.1 200 ")
     assert received.endswith(b"\r\n\r\ndone")

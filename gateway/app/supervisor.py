@@ -324,6 +324,7 @@ class Supervisor(Server):
         self._is_stopping = False
 
     async def start(self) -> None:
+        # Before any worker makes it: commands are taken there before they start.
         make_state_dir(self.config)
         await super().start()
 

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from tests.benchmarks.place import Place, where
 
-# Each has `add_arguments(parser)`, and `run(place, asked)`, which prints and returns whether all is as it should be.
+# Each has `OPTIONS` with their defaults, and `run(place, asked)`, which prints and returns whether all is as it should
+# be.
 MEASUREMENTS: Final[dict[str, ModuleType]] = {
     name: import_module(f"tests.benchmarks.{name}")
     for name in (
@@ -31,9 +32,19 @@ def parser() -> argparse.ArgumentParser:
     kinds = whole.add_subparsers(dest="measurement", required=True, metavar="MEASUREMENT")
     for name, module in MEASUREMENTS.items():
         kind = kinds.add_parser(name, help=(module.__doc__ or "").split("\n")[0], description=module.__doc__)
-        module.add_arguments(kind)
+        for option, default in module.OPTIONS.items():
+            kind.add_argument(f"--{option}", default=default, help=f"({default})", **_kind_of(default))
         kind.add_argument("--check", action="store_true", help="fail where something is worse than it may be")
     return whole
+
+
+def _kind_of(default: object) -> dict[str, Any]:
+    """A flag, values of one type, or one value."""
+    if isinstance(default, bool):
+        return {"action": "store_true"}
+    if isinstance(default, tuple):
+        return {"nargs": "+", "type": type(default[0]) if default else str}
+    return {"type": type(default)}
 
 
 def main(arguments: Sequence[str]) -> int:

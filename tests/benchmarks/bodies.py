@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -19,6 +20,7 @@ from tests.benchmarks.table import show
 from tests.support.eventually import eventually_blocking
 
 STALL_SECONDS_MAX: Final = 0.020
+OPTIONS: Final = {"rounds": 5}
 # What may be on the way at once: buffers of both sides, and what a thread has in its hands.
 GROWTH_BYTES_MAX: Final = 16 << 20
 _MIB: Final = 1 << 20
@@ -27,23 +29,20 @@ _QUIET_SECONDS: Final = 0.5
 _TYPES: Final = {"bytes": "application/octet-stream", "JSON": "application/json"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    parser.add_argument("--rounds", type=int, default=5)
-
-
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether memory is bounded, and the loop was held up for no longer than it may be."""
     file = place.directory / "pulse.json"
     route = {"body": {"max_bytes": "128MiB"}}
-    program = place.gateway("bodies", place.sqlite(), route=route, program=("tests.benchmarks.watched", str(file)))
+    program = place.gateway(
+        "bodies", place.store("sqlite"), route=route, program=("tests.benchmarks.watched", str(file))
+    )
     works: dict[str, Callable[[], object]] = {
         "nothing": lambda: time.sleep(_QUIET_SECONDS),
         "100 MiB passed through": lambda: _said(program, UNPROTECTED, 100 * _MIB, "bytes", 200),
         "answer of 100 MiB passed through": lambda: _said(program, UNPROTECTED, 200, "bytes", 100 * _MIB),
     }
     for kind in _TYPES:
-        works[f"64 MiB of {kind} under a new key"] = lambda kind=kind: _protected(program, kind)  # type: ignore[misc]
+        works[f"64 MiB of {kind} under a new key"] = partial(_protected, program, kind)
     rows, is_within = [], True
     for name, work in works.items():
         # The first time buffers and threads come into being, which are kept.
@@ -51,17 +50,10 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         found = [_measured(program, file, work) for _ in range(asked.rounds)]
         growth, wall, cpu = (max(one[part] for one in found) for part in range(3))
         is_within = is_within and growth <= GROWTH_BYTES_MAX and cpu <= 1.2 * STALL_SECONDS_MAX
-        rows.append(
-            (
-                name,
-                f"{median(one[3] for one in found):.2f}",
-                f"{growth / _MIB:.1f}",
-                f"{median(one[1] for one in found) * 1e3:.1f}",
-                f"{wall * 1e3:.1f}",
-                f"{cpu * 1e3:.1f}",
-                "" if name == "nothing" else f"≤ {STALL_SECONDS_MAX * 1e3:.0f}",
-            )
-        )
+        seconds, usual = (median(one[part] for one in found) for part in (3, 1))
+        stalls = (f"{stall * 1e3:.1f}" for stall in (usual, wall, cpu))
+        target = "" if name == "nothing" else f"≤ {STALL_SECONDS_MAX * 1e3:.0f}"
+        rows.append((name, f"{seconds:.2f}", f"{growth / _MIB:.1f}", *stalls, target))
     names = "work", "seconds", "MiB more", "longest stall ms, median", "worst", "worst of it CPU", "target"
     show(names, rows)
     return is_within
@@ -98,11 +90,8 @@ def _said(program: GatewayProgram, path: bytes, body_bytes: int, kind: str, answ
     head += b"X-Answer-Bytes: %d\r\nIdempotency-Key: %b\r\n\r\n" % (answer_bytes, next(load.new_keys()))
     with socket.create_connection(("127.0.0.1", program.port), 60.0) as connection:
         connection.sendall(head)
-        left = body_bytes
-        while left:
-            piece = _PIECE[:left]
-            connection.sendall(piece)
-            left -= len(piece)
+        for begin in range(0, body_bytes, len(_PIECE)):
+            connection.sendall(_PIECE[: body_bytes - begin])
         start, total = b"", 0
         while data := connection.recv(256 << 10):
             if b"\r\n\r\n" not in start:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+from itertools import count, islice, product
 from typing import Any, Final
 
-from tests.benchmarks.options import add_stores
-from tests.benchmarks.place import Place
+from tests.benchmarks.place import STORES, Place
 from tests.benchmarks.subject import OTHER_CORE, PROTECTED, SERVING_CORE, GatewayProgram
 from tests.benchmarks.table import show
 from tests.support.burst import Got, at_once, one_by_one, request_bytes
@@ -17,6 +16,10 @@ from tests.support.senders import TEXT, signed
 
 # How much longer than without a burst a request under another key may take.
 TARGET_MS: Final = 250.0
+# `after`: milliseconds that the service takes; `seconds`: of the other keys.
+OPTIONS: Final = {
+    "counts": (5_000,), "kinds": ("equal",), "stores": STORES, "workers": (1,), "after": (0, 300), "seconds": 6.0,
+}  # fmt: skip
 _RATE: Final = 10.0
 _PATH: Final = PROTECTED.decode()
 _EVENTS: Final = {
@@ -41,43 +44,20 @@ _ENCRYPTION: Final = {"encryption": [{"id": "bench", "key": "00" * 32}]}
 _numbers = count()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    parser.add_argument("--counts", nargs="+", type=int, default=[5_000])
-    parser.add_argument("--kinds", nargs="+", choices=[*_KINDS], default=["equal"])
-    add_stores(parser)
-    parser.add_argument("--workers", nargs="+", type=int, default=[1])
-    parser.add_argument("--after", nargs="+", type=int, default=[0, 300], help="milliseconds that the service takes")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of the other keys")
-
-
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether each burst was executed once, and held up no other key by more than the target."""
     rows: list[tuple[str, ...]] = []
     is_fine = True
-    for store in asked.stores:
-        for workers in asked.workers:
-            for kind in asked.kinds:
-                program = _gateway(place, store, workers, kind)
-                for after_ms in asked.after:
-                    alone = _others(program, kind, after_ms, asked.seconds, lambda: None)
-                    for number in asked.counts:
-                        is_once, row = _burst(program, kind, after_ms, number, asked.seconds, alone)
-                        is_fine = is_fine and is_once
-                        rows.append((store, str(workers), kind, f"{number:,}", str(after_ms), *row))
-                program.stop()
-    names = (
-        "store",
-        "workers",
-        "kind",
-        "at once",
-        "service ms",
-        "executed",
-        "answers",
-        "seconds",
-        "others ms",
-        "alone",
-    )
+    for store, workers, kind in product(asked.stores, asked.workers, asked.kinds):
+        program = _gateway(place, store, workers, kind)
+        for after_ms in asked.after:
+            alone = _others(program, kind, after_ms, asked.seconds, lambda: None)
+            for number in asked.counts:
+                is_once, row = _burst(program, kind, after_ms, number, asked.seconds, alone)
+                is_fine = is_fine and is_once
+                rows.append((store, str(workers), kind, f"{number:,}", str(after_ms), *row))
+        program.stop()
+    names = "store", "workers", "kind", "at once", "service ms", "executed", "answers", "seconds", "others ms", "alone"
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     show(names, rows, after=f"load of the machine: {load}")
     return is_fine
@@ -91,7 +71,7 @@ def _gateway(place: Place, store: str, workers: int, kind: str) -> GatewayProgra
         place.store(store),
         route=details.get("route"),
         settings=settings,
-        cores={SERVING_CORE} if workers == 1 else {SERVING_CORE, OTHER_CORE},
+        cores=(SERVING_CORE,) if workers == 1 else (SERVING_CORE, OTHER_CORE),
     )
 
 
@@ -100,12 +80,10 @@ def _burst(
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether all is as it should be, and a row."""
     _, once, repeated = _KINDS[kind]
-    (request,) = islice(_requests(kind, after_ms), 1)
+    request = next(_requests(kind, after_ms))
     before = _forwarded(program)
     if kind == "replays":
-        first = at_once(program.port, [request], 1)
-        first.go()
-        first.wait()
+        at_once(program.port, [request], 1).go().wait()
     burst = at_once(program.port, [request], number)
     others = _others(program, kind, after_ms, seconds, burst.go)
     got = burst.wait()
@@ -131,7 +109,7 @@ def _forwarded(program: GatewayProgram) -> float:
     return told.get("idempotency_upstream_duration_seconds_count", 0.0)
 
 
-def _others(program: GatewayProgram, kind: str, after_ms: int, seconds: float, go: Callable[[], None]) -> list[Got]:
+def _others(program: GatewayProgram, kind: str, after_ms: int, seconds: float, go: Callable[[], object]) -> list[Got]:
     """What the other keys got beside what begins with `go`."""
     requests = _requests(kind, after_ms)
     number = int(seconds * _RATE)

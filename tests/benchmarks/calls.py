@@ -4,8 +4,8 @@ A gateway on SQLite in this process, with one request at a time. Calls are count
 that goes on after a wait as another one; modules in that of the event loop. Of each function the lower quartile over
 the requests counts, so that a timer that many of them meet on a busy machine is in no figure.
 
-`CEILINGS` only fall: `--check` fails above one of them, and far below it. `--trace` prints each call, to be compared
-with what an earlier revision prints.
+`CEILINGS` only fall: `--check` fails above one of them, and far below it. `--trace` prints each call, indented by depth
+and with a T in other threads, to be compared with what an earlier revision prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.config import parse
 from tests.benchmarks.load import Shape, new_keys
 from tests.benchmarks.place import Place
 from tests.benchmarks.subject import PROTECTED, UNPROTECTED
-from tests.benchmarks.table import markdown
+from tests.benchmarks.table import show
 from tests.support.house import config_text
 
 CEILINGS: Final[Mapping[str, int]] = {
@@ -38,6 +38,8 @@ CEILINGS: Final[Mapping[str, int]] = {
     "replay, in the worker that answered": 39,
     "passed through, unprotected": 47,
 }
+# Requests of each kind.
+OPTIONS: Final = {"requests": 20, "trace": False}
 # A ceiling that is higher by more than this has to be lowered.
 SLACK: Final = 5
 # Comprehensions are functions in one version and not in the next. The ceilings are for this one.
@@ -101,12 +103,6 @@ class _Profile:
             await asyncio.sleep(_QUIET_SECONDS)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    parser.add_argument("--requests", type=int, default=20, help="of each kind")
-    parser.add_argument("--trace", action="store_true", help="print every call, indented by depth, T in other threads")
-
-
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Count, and print; whether all is within the ceilings."""
     tries, faults = 0, [""]
@@ -123,10 +119,8 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
                 print(f"{' ' if call.is_on_loop else 'T'} {' ' * call.depth}{call.module}:{call.function}")
         return True
     rows = [(kind, *map(str, each.figures), str(CEILINGS[kind])) for kind, each in counted.items()]
-    print(
-        f"\n{markdown(('one request on SQLite', 'calls', 'modules', 'changes of module', 'ceiling'), rows)}", flush=True
-    )
-    print("\n".join(["", *faults]), flush=True)
+    names = "one request on SQLite", "calls", "modules", "changes of module", "ceiling"
+    show(names, rows, after="\n".join(faults))
     return not faults
 
 
@@ -155,7 +149,7 @@ async def _counted(place: Place, directory: Path, requests: int) -> dict[str, Co
     profile = _Profile()
     threading.setprofile(profile)
     url = f"http://127.0.0.1:{place.service.port}"
-    running = Gateway(parse(config_text(url, place.sqlite(), directory, log={"requests": "none"})))
+    running = Gateway(parse(config_text(url, place.store("sqlite"), directory, log={"requests": "none"})))
     await running.start()
     reader, writer = await asyncio.open_connection(*running.address)
 

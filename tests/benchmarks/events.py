@@ -5,61 +5,51 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Final
 
 from tests.benchmarks import load
-from tests.benchmarks.options import add_stores
-from tests.benchmarks.place import Place
+from tests.benchmarks.place import STORES, Place
 from tests.benchmarks.subject import GatewayProgram
-from tests.benchmarks.table import show
+from tests.benchmarks.table import ratio, show
 from tests.support.eventually import eventually_blocking
 
 TARGET: Final = 1.15
+# `requests`: in a round of each gateway.
+OPTIONS: Final = {"stores": STORES, "rounds": 25, "requests": 2_000}
 _SINKS: Final = {"events": {"sinks": [{"name": "lines", "kind": "stdout"}]}}
 _EVENT: Final = b'"type":"operation.completed"'
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    add_stores(parser)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--requests", type=int, default=2_000, help="in a round of each gateway")
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether every ratio is within its target."""
     rows, is_within = [], True
     for kind in asked.stores:
-        without, with_events = (
-            place.gateway(f"{kind}-{name}", place.store(kind), settings=settings)
-            for name, settings in (("without", {}), ("events", _SINKS))
-        )
-        found = []
-        for _ in range(asked.rounds + 1):
-            more, seconds = _turn(with_events, asked.requests, lambda written: written == asked.requests)
-            less, _ = _turn(without, asked.requests, partial(_has_passed, time.monotonic() + seconds))
-            found.append((less, more))
+        without = place.gateway(f"{kind}-without", place.store(kind))
+        with_events = place.gateway(f"{kind}-events", place.store(kind), settings=_SINKS)
+        found = [_round(without, with_events, asked.requests) for _ in range(asked.rounds + 1)]
         # In the first round caches and connections are made.
-        costs = found[1:]
-        ratio = median(more / less for less, more in costs)
-        is_within = is_within and ratio <= 1.2 * TARGET
-        less, more = (median(each) for each in zip(*costs, strict=True))
-        rows.append((kind, f"{less:.0f}", f"{more:.0f}", f"{ratio:.2f}", f"≤ {TARGET:.2f}"))
-        for program in (without, with_events):
-            program.stop()
+        less, more = zip(*found[1:], strict=True)
+        over = ratio(more, less)
+        is_within = is_within and over <= 1.2 * TARGET
+        rows.append((kind, f"{median(less):.0f}", f"{median(more):.0f}", f"{over:.2f}", f"≤ {TARGET:.2f}"))
+        without.stop()
+        with_events.stop()
     show(("store", "CPU µs", "with events", "ratio", "target"), rows)
     return is_within
 
 
-def _has_passed(end_seconds: float, _: int) -> bool:
-    return time.monotonic() >= end_seconds
+def _round(without: GatewayProgram, with_events: GatewayProgram, requests: int) -> tuple[float, float]:
+    """µs of CPU for a new key without events and with them, each over the same time."""
+    began = time.monotonic()
+    more = _cost(with_events, requests, lambda written: written == requests)
+    end = 2 * time.monotonic() - began
+    return _cost(without, requests, lambda _: time.monotonic() >= end), more
 
 
-def _turn(program: GatewayProgram, requests: int, is_over: Callable[[int], bool]) -> tuple[float, float]:
-    """µs of CPU for each of so many new keys, and how many seconds it took; over when so many events were published."""
-    began, before, logged_bytes = time.monotonic(), program.cpu_seconds(), program.log.stat().st_size
+def _cost(program: GatewayProgram, requests: int, is_over: Callable[[int], bool]) -> float:
+    """µs of CPU for each of so many new keys; over when so many events were published."""
+    before, logged_bytes = program.cpu_seconds(), program.log.stat().st_size
     load.store_new(program.port, requests)
 
     def published() -> int:
@@ -68,4 +58,4 @@ def _turn(program: GatewayProgram, requests: int, is_over: Callable[[int], bool]
             return log.read().count(_EVENT)
 
     eventually_blocking(lambda: is_over(published()), 60.0, "all events are published")
-    return (program.cpu_seconds() - before) / requests * 1e6, time.monotonic() - began
+    return (program.cpu_seconds() - before) / requests * 1e6

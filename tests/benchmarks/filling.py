@@ -43,7 +43,6 @@ RETIRED: Final[Mapping[str, str]] = {
     "replay_until_us": f"replay_until_us - {2 * _REPLAY_US}",
 }
 
-
 # Each was accepted a microsecond after the one before it, in the next scope.
 _WAITING: Final[Mapping[str, str]] = {
     name: f"{name} + {{n}}" for name in ("accepted_us", "since_us", "next_attempt_us", "deliver_until_us", "due_us")

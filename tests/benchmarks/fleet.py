@@ -6,8 +6,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from gateway.store.postgres.store import PostgresStore
 from tests.benchmarks import load
@@ -16,6 +15,8 @@ from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram
 from tests.benchmarks.table import show
 from tests.conformance.hand import Hand, do
 
+# `settle`: seconds after the last start.
+OPTIONS: Final = {"gateways": 16, "settle": 60.0, "seconds": 60.0}
 # Of each gateway, and of the one whose turn it is.
 CONNECTIONS_EACH: Final = 3
 _KEYS: Final = 2_000
@@ -32,23 +33,16 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND app
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    parser.add_argument("--gateways", type=int, default=16)
-    parser.add_argument("--settle", type=float, default=60.0, help="seconds after the last start")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
-
-
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether there are as few connections as there may be."""
-    store, cores = place.postgres(), {SERVING_CORE, OTHER_CORE}
+    store, cores = place.store("postgres"), (SERVING_CORE, OTHER_CORE)
     programs = [place.gateway(f"fleet-{number}", store, cores=cores) for number in range(asked.gateways)]
     load.store_new(programs[0].port, _KEYS)
     asyncio.run(_leave_in_doubt(store["durable"]))
     time.sleep(asked.settle)
     rows, connections_max = [], 0
-    for name, sends in (("idle", False), ("a new key each second for each", True)):
-        connections, *rates = _measured(store["durable"], programs if sends else [], asked.seconds)
+    for name, senders in (("idle", []), ("a new key each second for each", programs)):
+        connections, rates = _measured(store["durable"], senders, asked.seconds)
         rows.append((name, f"{connections}", *(f"{rate:,.0f}" for rate in rates)))
         connections_max = max(connections_max, connections)
     names = f"{asked.gateways} gateways", "connections", "transactions/s", "rows read/s", "rows of members/s"
@@ -65,19 +59,14 @@ async def _leave_in_doubt(url: str) -> None:
         await store.close()
 
 
-def _measured(url: str, programs: Sequence[GatewayProgram], seconds: float) -> tuple[Any, ...]:
+def _measured(url: str, programs: Sequence[GatewayProgram], seconds: float) -> tuple[int, list[float]]:
     """Connections at the end, and the counts for each second."""
-    keys = load.new_keys()
-    before, began = _counts(url), time.monotonic()
+    before, began = ask(url, _COUNTS), time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         second = time.monotonic()
         for program in programs:
-            load.say_once(program.port, load.NEW, list(islice(keys, 1)))
+            load.store_new(program.port, 1)
         time.sleep(min(left, max(0.0, second + 1.0 - time.monotonic())))
-    sessions = ask(url, _SESSIONS)[0]
-    after, spent = _counts(url), time.monotonic() - began
-    return sessions, *(float(after[name] - before[name]) / spent for name in before.keys())  # noqa: SIM118
-
-
-def _counts(url: str) -> Any:
-    return ask(url, _COUNTS)
+    (sessions,) = ask(url, _SESSIONS)
+    after, spent = ask(url, _COUNTS), time.monotonic() - began
+    return sessions, [float(late - early) / spent for early, late in zip(before, after, strict=True)]

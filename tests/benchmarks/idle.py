@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import apsw
 
-from gateway.app.gateway import Gateway
-from gateway.config import parse
-from tests.benchmarks.options import add_stores
-from tests.benchmarks.place import Place
+from tests.benchmarks.place import STORES, Place
 from tests.benchmarks.table import show
-from tests.support.house import config_text
+from tests.support.house import house
 
 TARGET: Final = 2.0
+# `settle`: seconds after the start.
+OPTIONS: Final = {"stores": STORES, "settle": 15.0, "seconds": 60.0}
 # What begins, ends or sets up a transaction.
 AROUND: Final = ("BEGIN", "COMMIT", "PRAGMA")
 # The beginning of a statement, with and without a name that the driver gave it.
@@ -30,13 +28,6 @@ _SETTINGS: Final[Mapping[str, Any]] = {
     "events": {"sinks": [{"name": "lines", "kind": "stdout"}]},
     "log": {"requests": "none"},
 }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    add_stores(parser)
-    parser.add_argument("--settle", type=float, default=15.0, help="seconds after the start")
-    parser.add_argument("--seconds", type=float, default=60.0)
 
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
@@ -52,21 +43,8 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
     return is_within
 
 
-@asynccontextmanager
-async def _idle(place: Place, kind: str, store: dict[str, str], asked: argparse.Namespace) -> AsyncIterator[None]:
-    """A gateway that has settled."""
-    url = f"http://127.0.0.1:{place.service.port}"
-    running = Gateway(parse(config_text(url, store, place.directory / f"idle-{kind}", **_SETTINGS)))
-    await running.start()
-    try:
-        await asyncio.sleep(asked.settle)
-        yield
-    finally:
-        await running.stop()
-
-
 async def _sqlite(place: Place, asked: argparse.Namespace) -> list[str]:
-    store = place.sqlite()
+    store = place.store("sqlite")
     path = store["durable"].removeprefix("sqlite://")
     found: list[str] = []
 
@@ -76,7 +54,8 @@ async def _sqlite(place: Place, asked: argparse.Namespace) -> list[str]:
 
     apsw.connection_hooks.append(trace)
     try:
-        async with _idle(place, "sqlite", store, asked):
+        async with house(store, place.directory / "idle-sqlite", **_SETTINGS):
+            await asyncio.sleep(asked.settle)
             found.clear()
             await asyncio.sleep(asked.seconds)
             return list(found)
@@ -88,7 +67,8 @@ async def _postgres(place: Place, asked: argparse.Namespace) -> list[str]:
     store = {"durable": await place.server.new_database()}
     name = urlsplit(store["durable"]).path.removeprefix("/")
     await place.server.fetch(f"ALTER DATABASE {name} SET log_statement = 'all'")
-    async with _idle(place, "postgres", store, asked):
+    async with house(store, place.directory / "idle-postgres", **_SETTINGS):
+        await asyncio.sleep(asked.settle)
         logged_bytes = place.server.log.stat().st_size
         await asyncio.sleep(asked.seconds)
         logged = place.server.log.read_bytes()[logged_bytes:].decode(errors="replace")

@@ -8,23 +8,22 @@ import asyncio
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count, cycle, islice
-from typing import Any, Final, TypeVar
+from itertools import count, islice
+from typing import Any, Final
 
 import uvloop
 
 from tests.benchmarks.messages import Messages
-from tests.benchmarks.subject import PROTECTED
-
-T = TypeVar("T")
+from tests.benchmarks.subject import PROTECTED, Program
 
 # Until connections are open, caches are filled and batches have their size.
-WARM_SECONDS = 0.4
-_TICK_SECONDS = 0.001
+WARM_SECONDS: Final = 0.4
+CONNECTIONS: Final = 64
+_TICK_SECONDS: Final = 0.001
 # Requests that wait for a connection: more of them than this is no load at a fixed rate any more.
-_DUE_MAX = 20_000
+_DUE_MAX: Final = 20_000
 
 _numbers = count(int(time.time()) << 24)
 _attempts = count(1)
@@ -134,10 +133,9 @@ class _Run:
     async def open(self, port: int, connections: int) -> None:
         """Open all connections and begin."""
         loop = asyncio.get_running_loop()
-        callers = []
-        for _ in range(connections):
-            _, caller = await loop.create_connection(lambda: _Caller(self), "127.0.0.1", port)
-            callers.append(caller)
+        callers = [
+            (await loop.create_connection(lambda: _Caller(self), "127.0.0.1", port))[1] for _ in range(connections)
+        ]
         self.busy.update(callers)
         self.begin(callers)
 
@@ -171,8 +169,6 @@ class _PacedRun(_Run):
         super().__init__(shape, keys)
         self._rate = rate
         self._said = 0
-        self._started = 0.0
-        self._idle: list[_Caller] = []
         self._due: deque[float] = deque()
 
     def begin(self, callers: list[_Caller]) -> None:
@@ -205,7 +201,7 @@ class _PacedRun(_Run):
         asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
 
-def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = 64) -> None:
+def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = CONNECTIONS) -> None:
     """Send one request under each key."""
 
     async def run() -> None:
@@ -216,103 +212,68 @@ def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = 64) 
     uvloop.run(run())
 
 
+def some_keys(count: int) -> list[bytes]:
+    """So many new keys."""
+    return list(islice(new_keys(), count))
+
+
 def store_new(port: int, count: int) -> list[bytes]:
     """Send so many requests under new keys, which are returned."""
-    keys = list(islice(new_keys(), count))
+    keys = some_keys(count)
     say_once(port, NEW, keys)
     return keys
-
-
-def saturation(port: int, connections: int = 64) -> float:
-    """How many new keys a second it takes."""
-    measured = measure(port, NEW, new_keys(), connections=connections, seconds=2.0)
-    return measured.requests / measured.seconds
-
-
-def new_at(port: int, rate: float, seconds: float, connections: int = 64, shape: Shape = NEW) -> Measured:
-    """New keys at a rate, on a loop of its own."""
-    return undisturbed(lambda: paced(port, shape, new_keys(), rate=rate, connections=connections, seconds=seconds))
-
-
-Keys = Iterator[bytes]
-Read = Callable[[], tuple[float, ...]]
-
-
-def nothing() -> tuple[float, ...]:
-    """A `read` that reads nothing."""
-    return ()
 
 
 def measure(
     port: int,
     shape: Shape,
-    keys: Keys,
+    keys: Iterator[bytes] | None = None,
     *,
-    connections: int,
     seconds: float,
-    read: Read = nothing,
+    connections: int = CONNECTIONS,
+    rate: float | None = None,
+    read: Callable[[], tuple[float, ...]] = lambda: (),
     warm_seconds: float = WARM_SECONDS,
 ) -> Measured:
-    """Load the port for that long after a warm-up; `read` is asked at both ends of it."""
+    """Load the port for that long after a warm-up, under new keys or these; `read` is asked at both ends of it.
+
+    With a `rate`, so many requests a second: one that finds every connection busy waits, and its wait counts.
+    """
 
     async def run() -> Measured:
-        return await _measured(_Run(shape, keys), port, connections, seconds, read, warm_seconds)
+        under = new_keys() if keys is None else keys
+        said = _Run(shape, under) if rate is None else _PacedRun(shape, under, rate)
+        await said.open(port, connections)
+        try:
+            await asyncio.wait((said.ended,), timeout=warm_seconds)
+            before, answered, began = read(), said.answered, time.perf_counter()
+            said.is_measuring = True
+            await asyncio.wait((said.ended,), timeout=seconds)
+            after, requests, ended = read(), said.answered - answered, time.perf_counter()
+        finally:
+            said.is_over = True
+        await asyncio.wait_for(said.ended, 60.0)
+        spent = tuple(late - early for early, late in zip(before, after, strict=True))
+        return Measured(requests, said.answered, ended - began, sorted(said.latencies), spent)
 
-    return undisturbed(run)
-
-
-def cpu_us(
-    port: int, cpu_seconds: Callable[[], float], shape: Shape, *, connections: int = 64, seconds: float = 1.0
-) -> float:
-    """CPU time for each request, in microseconds, of a program that says how much it has used so far."""
-    measured = measure(port, shape, new_keys(), connections=connections, seconds=seconds, read=lambda: (cpu_seconds(),))
-    return measured.spent[0] / measured.requests * 1e6
-
-
-def undisturbed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the work on a loop of its own, without looks for garbage that would hold it up."""
+    # Looks for garbage would hold it up.
     gc.collect()
     gc.disable()
     try:
-        return uvloop.run(work())
+        return uvloop.run(run())
     finally:
         gc.enable()
 
 
-async def paced(
-    port: int,
-    shape: Shape,
-    keys: Iterator[bytes],
-    *,
-    rate: float,
-    connections: int,
-    seconds: float,
-    read: Read = nothing,
-) -> Measured:
-    """As `measure`, on the running loop and with so many requests a second.
-
-    One that finds every connection busy waits, and its wait counts.
-    """
-    return await _measured(_PacedRun(shape, keys, rate), port, connections, seconds, read, WARM_SECONDS)
+def saturation(port: int) -> float:
+    """How many new keys a second it takes."""
+    measured = measure(port, NEW, seconds=2.0)
+    return measured.requests / measured.seconds
 
 
-async def _measured(
-    said: _Run, port: int, connections: int, seconds: float, read: Read, warm_seconds: float
-) -> Measured:
-    await said.open(port, connections)
-    try:
-        await asyncio.wait((said.ended,), timeout=warm_seconds)
-        before, answered, began = read(), said.answered, time.perf_counter()
-        said.is_measuring = True
-        await asyncio.wait((said.ended,), timeout=seconds)
-        after, requests, ended = read(), said.answered - answered, time.perf_counter()
-    finally:
-        said.is_over = True
-    await asyncio.wait_for(said.ended, 60.0)
-    spent = tuple(late - early for early, late in zip(before, after, strict=True))
-    return Measured(requests, said.answered, ended - began, sorted(said.latencies), spent)
-
-
-def again(keys: list[bytes]) -> Iterator[bytes]:
-    """These keys, round and round."""
-    return cycle(keys)
+def cpu_us(program: Program, shape: Shape, keys: Iterator[bytes] | None = None, **how: Any) -> float:
+    """CPU time of the program for each request, in microseconds; see `measure`."""
+    measured = measure(program.port, shape, keys, read=lambda: (program.cpu_seconds(),), **how)
+    if not measured.requests:
+        raise AssertionError(f"{program.name}: nothing was answered in that time; give it more --seconds")
+    return measured.spent[0] / measured.requests * 1e6

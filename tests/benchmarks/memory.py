@@ -10,20 +10,16 @@ from tests.benchmarks.place import Place
 from tests.benchmarks.table import show
 
 TARGET: Final = 1.05
+# `cache`: `store.cache_bytes`.
+OPTIONS: Final = {"operations": 100_000, "cache": "8MiB"}
 _SLICES: Final = 10
 # Of the slices: from then on nothing more may be kept.
 _FULL_AFTER: Final = 6
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this measurement."""
-    parser.add_argument("--operations", type=int, default=100_000)
-    parser.add_argument("--cache", default="8MiB", help="store.cache_bytes (8MiB)")
-
-
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; whether memory stayed flat."""
-    program = place.gateway("sqlite", {**place.sqlite(), "cache_bytes": asked.cache})
+    program = place.gateway("sqlite", {**place.store("sqlite"), "cache_bytes": asked.cache})
     held = []
     for _ in range(_SLICES):
         keys = load.store_new(program.port, asked.operations // _SLICES // 2)

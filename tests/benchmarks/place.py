@@ -11,19 +11,21 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram, Program, gateway, nginx, pinned, python
+from tests.benchmarks.subject import OTHER_CORE, SERVING_CORE, GatewayProgram, Program, nginx, pinned
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
 
+P = TypeVar("P", bound=Program)
+STORES: Final = ("sqlite", "postgres")
 # What anybody gives a server that stores something for many, and what makes it tell where time goes.
 _SETTINGS: Final = {
     "shared_buffers": "4GB",
@@ -61,14 +63,8 @@ class _Server(PostgresServer):
         return [line.partition("still waiting for ")[2] for line in lines if "still waiting for" in line]
 
 
-class Place:
+class Place(ExitStack):
     """A context: what was started in it is ended with it."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._postgres: _Server | None = None
-        self._redis: RedisServer | None = None
-        self._names = 0
 
     def __enter__(self) -> Self:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -76,33 +72,26 @@ class Place:
         os.sched_setaffinity(0, {OTHER_CORE})
         if SERVING_CORE == OTHER_CORE:
             print("one core only: load and proxies take turns on it, and only the ratios mean anything")
-        self.directory = self._stack.enter_context(workspace("gateway-bench"))
-        self.service = self.started(
-            python("service", "tests.benchmarks.upstream", [], free_port(), self.directory, OTHER_CORE)
-        )
+        self.directory = self.enter_context(workspace("gateway-bench"))
+        self._names = 0
+        self.service = self._python("service", "upstream", core=OTHER_CORE)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def started(self, program: Program) -> Program:
+    def started(self, program: P) -> P:
         """Start it; it ends with this place."""
-        self._stack.callback(program.stop)
+        self.callback(program.stop)
         program.start()
         return program
 
+    def _python(self, name: str, module: str, *arguments: str, core: int = SERVING_CORE) -> Program:
+        """A module of `tests.benchmarks` that takes its port, started."""
+        port = free_port()
+        command = [sys.executable, "-m", f"tests.benchmarks.{module}", str(port), *arguments]
+        return self.started(Program(name, command, port, self.directory, (core,)))
+
     def proxy(self, name: str, module: str, *arguments: str) -> Program:
         """A module of `tests.benchmarks` that takes its port and the service's, started where gateways are."""
-        whole = [str(self.service.port), *arguments]
-        return self.started(
-            python(name, f"tests.benchmarks.{module}", whole, free_port(), self.directory, SERVING_CORE)
-        )
-
-    def plain(self) -> Program:
-        """The baseline, started."""
-        return self.proxy("plain", "plain")
+        return self._python(name, module, str(self.service.port), *arguments)
 
     def nginx(self) -> Program | None:
         """One as a plain proxy, started; None where the machine has none."""
@@ -110,54 +99,44 @@ class Place:
         return None if program is None else self.started(nginx(program, self.service.port, self.directory))
 
     def gateway(self, name: str, store: Mapping[str, Any], **details: Any) -> GatewayProgram:
-        """A gateway with that store, started; `details` as `subject.gateway` takes them."""
-        program = gateway(name, store, self.service.port, self.directory, **details)
-        self.started(program)
-        return program
-
-    def sqlite(self) -> dict[str, str]:
-        """A new file as a store's settings."""
-        self._names += 1
-        return {"durable": f"sqlite://{self.directory}/sqlite-{self._names}/operations.db"}
-
-    def postgres(self) -> dict[str, str]:
-        """A new database as a store's settings."""
-        return {"durable": asyncio.run(self.server.new_database())}
+        """A gateway with that store, started; `details` as `GatewayProgram` takes them."""
+        return self.started(GatewayProgram(name, store, self.service.port, self.directory, **details))
 
     def store(self, kind: str) -> dict[str, str]:
         """The settings of a new one, which is `sqlite` or `postgres`."""
-        return self.sqlite() if kind == "sqlite" else self.postgres()
+        if kind == "postgres":
+            return {"durable": asyncio.run(self.server.new_database())}
+        assert kind == "sqlite", f"one of {', '.join(STORES)}"
+        self._names += 1
+        return {"durable": f"sqlite://{self.directory}/sqlite-{self._names}/operations.db"}
 
-    @property
+    @cached_property
     def server(self) -> _Server:
         """Postgres, started when it is first asked for."""
-        if self._postgres is None:
-            with pinned(OTHER_CORE):
-                installation = PostgresInstallation(self.directory / "programs")
-                self._postgres = _Server(installation, self.directory / "pg")
-                # Nothing of it is wanted any more, and so no last checkpoint.
-                self._stack.callback(self._postgres.crash)
-                self._postgres.start()
-        return self._postgres
+        with pinned(OTHER_CORE):
+            server = _Server(PostgresInstallation(self.directory / "programs"), self.directory / "pg")
+            # Nothing of it is wanted any more, and so no last checkpoint.
+            self.callback(server.crash)
+            server.start()
+        return server
 
-    @property
+    @cached_property
     def redis_url(self) -> str:
         """A Redis, started when it is first asked for."""
-        if self._redis is None:
-            with pinned(OTHER_CORE):
-                self._redis = RedisServer(self.directory / "redis")
-                self._stack.callback(self._redis.stop)
-                self._redis.start()
-        return self._redis.url
+        with pinned(OTHER_CORE):
+            server = RedisServer(self.directory / "redis")
+            self.callback(server.stop)
+            server.start()
+        return server.url
 
 
-def ask(url: str, query: str, *arguments: Any) -> Any:
+def ask(url: str, query: str) -> Any:
     """The only row of the answer of a database, in a session of its own."""
 
     async def asked() -> Any:
         connection = await asyncpg.connect(url, timeout=60.0)
         try:
-            return await connection.fetchrow(query, *arguments)
+            return await connection.fetchrow(query)
         finally:
             await connection.close()
 

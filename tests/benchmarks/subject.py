@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.house import config_text
 from tests.support.ports import free_port
-from tests.support.processes import descendants, end, pause, resume, spawn
+from tests.support.processes import descendants, spawn
+from tests.support.server_process import ServerProcess
 
-_ROOT = Path(__file__).parents[2]
-_START_SECONDS = 30.0
-SERVING_CORE = 0
-OTHER_CORE = max(os.sched_getaffinity(0))
-ROUTE = "charges"
+_ROOT: Final = Path(__file__).parents[2]
+_START_SECONDS: Final = 30.0
+SERVING_CORE: Final = 0
+OTHER_CORE: Final = max(os.sched_getaffinity(0))
 PROTECTED, UNPROTECTED = b"/charges", b"/other"
 
 
@@ -39,16 +38,14 @@ def pinned(*cores: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-class Program:
-    """A program that listens on `port`, from `start` to `stop`."""
+class Program(ServerProcess):
+    """A program that listens on `port`."""
 
-    def __init__(self, name: str, command: list[str], port: int, directory: Path, cores: set[int]) -> None:
-        self.name = name
-        self.port = port
-        self._command = command
-        self.log = directory / f"{name}.log"
-        self._cores = cores
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self, name: str, command: list[str], port: int, directory: Path, cores: tuple[int, ...] = (SERVING_CORE,)
+    ) -> None:
+        self.name, self.port, self.log = name, port, directory / f"{name}.log"
+        self._command, self._cores = command, cores
 
     def start(self) -> None:
         """Start it, and return when it listens."""
@@ -62,27 +59,7 @@ class Program:
 
     def stop(self) -> None:
         """End it at once."""
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, signal.SIGKILL)
-
-    def terminate(self) -> float:
-        """Have it stop in order; how many seconds that took."""
-        process, self._process = self._process, None
-        assert process is not None
-        began = time.monotonic()
-        end(process, signal.SIGTERM, _START_SECONDS)
-        return time.monotonic() - began
-
-    def freeze(self) -> None:
-        """Let it do nothing until `thaw`."""
-        assert self._process is not None
-        pause(self._process.pid)
-
-    def thaw(self) -> None:
-        """Undo `freeze`."""
-        assert self._process is not None
-        resume(self._process.pid)
+        self._end(signal.SIGKILL)
 
     def tell(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -95,16 +72,18 @@ class Program:
         return [self._process.pid, *descendants(self._process.pid)]
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its processes and threads so far."""
-        return cpu_seconds(self._pids)
+        """User and system time of all its processes and threads so far, those that ended included."""
+        return sum(self.cpu_seconds_of_each().values())
 
     def cpu_seconds_of_each(self) -> dict[int, float]:
         """The same by process."""
-        return {pid: cpu_seconds([pid]) for pid in self._pids}
+        # clock_getcpuclockid(3), in nanoseconds; /proc/PID/stat counts hundredths of a second.
+        return {pid: time.clock_gettime(~pid << 3 | 2) for pid in self._pids}
 
     def peak_bytes(self) -> int:
         """The most that it held in memory since `forget_peak`."""
-        return sum(_status_bytes(pid, "VmHWM") for pid in self._pids)
+        lines = [line for pid in self._pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
     def forget_peak(self) -> None:
         """Let the peak be what it holds now."""
@@ -117,13 +96,43 @@ class Program:
 
 
 class GatewayProgram(Program):
-    """A gateway, and what it tells of itself."""
+    """A gateway, and what it tells of itself. Its log of requests is off, as is the baseline's.
+
+    `route` and `settings` are added to the configuration of its route and to that of the whole. `program` is the module
+    to run, and what comes before the command.
+    """
 
     def __init__(
-        self, name: str, command: list[str], port: int, directory: Path, cores: set[int], status_port: int
+        self,
+        name: str,
+        store: Mapping[str, Any],
+        upstream_port: int,
+        directory: Path,
+        *,
+        route: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        cores: tuple[int, ...] = (SERVING_CORE,),
+        program: tuple[str, ...] = ("gateway",),
     ) -> None:
-        super().__init__(name, command, port, directory, cores)
-        self._status_port = status_port
+        home, file = directory / name, directory / name / "gateway.yaml"
+        home.mkdir()
+        port, self._status_port = free_port(), free_port()
+        text = config_text(
+            f"http://127.0.0.1:{upstream_port}",
+            dict(store),
+            home,
+            route={"response": {"max_stored_bytes": "2MiB"}, **(route or {})},
+            **{
+                "service": "bench",
+                "listen": f"127.0.0.1:{port}",
+                "status": {"listen": f"127.0.0.1:{self._status_port}"},
+                "limits": {"max_in_flight": 10_000},
+                "log": {"requests": "none"},
+                **(settings or {}),
+            },
+        )
+        file.write_text(text)
+        super().__init__(name, [sys.executable, "-m", *program, "run", "--config", str(file)], port, directory, cores)
 
     def told(self) -> dict[str, float]:
         """Its metrics by name, each the sum over all labels but `verb`, which follows the name."""
@@ -136,11 +145,6 @@ class GatewayProgram(Program):
                     name = f"{sample.name} {sample.labels['verb']}" if "verb" in sample.labels else sample.name
                     totals[name] = totals.get(name, 0.0) + sample.value
         return totals
-
-
-def python(name: str, module: str, arguments: list[str], port: int, directory: Path, core: int) -> Program:
-    """A module of ours as a program."""
-    return Program(name, [sys.executable, "-m", module, str(port), *arguments], port, directory, {core})
 
 
 def nginx(program: str, upstream_port: int, directory: Path) -> Program:
@@ -165,56 +169,7 @@ def nginx(program: str, upstream_port: int, directory: Path) -> Program:
         }}
         """
     )
-    command = [program, "-p", str(home), "-c", str(file), "-e", f"{home}/error.log"]
-    return Program("nginx", command, port, directory, {SERVING_CORE})
-
-
-def gateway(
-    name: str,
-    store: Mapping[str, Any],
-    upstream_port: int,
-    directory: Path,
-    *,
-    service: str = "bench",
-    route: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    cores: set[int] | None = None,
-    program: tuple[str, ...] = ("gateway",),
-) -> GatewayProgram:
-    """A gateway with that store. Its log of requests is off, as is the baseline's.
-
-    `route` and `settings` are added to the configuration of its route and to that of the whole. `program` is the module
-    to run, and what comes before the command.
-    """
-    home = directory / name
-    home.mkdir()
-    port, status_port = free_port(), free_port()
-    config = {
-        "service": service,
-        "listen": f"127.0.0.1:{port}",
-        "status": {"listen": f"127.0.0.1:{status_port}"},
-        "state_dir": str(home / "state"),
-        "upstream": {"url": f"http://127.0.0.1:{upstream_port}"},
-        "store": dict(store),
-        "limits": {"max_in_flight": 10_000},
-        "log": {"requests": "none"},
-        "routes": [
-            {
-                "name": ROUTE,
-                "match": {"path": PROTECTED.decode()},
-                "key": {"header": "Idempotency-Key", "required": True},
-                "scope": {"header": "X-Tenant", "from": "any"},
-                "outcome": {"preset": "standard"},
-                "response": {"max_stored_bytes": "2MiB"},
-                **(route or {}),
-            }
-        ],
-        **(settings or {}),
-    }
-    file = home / "gateway.yaml"
-    file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", *program, "run", "--config", str(file)]
-    return GatewayProgram(name, command, port, directory, cores or {SERVING_CORE}, status_port)
+    return Program("nginx", [program, "-p", str(home), "-c", str(file), "-e", f"{home}/error.log"], port, directory)
 
 
 def _listens(port: int) -> bool:
@@ -223,14 +178,3 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes so far, with all their threads, those that ended included."""
-    # clock_getcpuclockid(3), in nanoseconds; /proc/PID/stat counts hundredths of a second.
-    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
-
-
-def _status_bytes(pid: int, name: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

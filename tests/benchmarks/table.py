@@ -1,38 +1,27 @@
-"""Rounds of measurements as one table: medians, and ratios to the baseline of the same round."""
+"""Rounds of measurements as tables: works that take turns, medians, and ratios to another work of the same round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
-BASELINE = "plain proxy"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A work over all rounds: the median CPU time of a request, and its ratio to the baseline's in the same round."""
-
-    name: str
-    ratio: float
-    cpu_us: float
-
-    @property
-    def requests_a_core(self) -> float:
-        """How many requests a second keep one core busy."""
-        return 1e6 / self.cpu_us
+K = TypeVar("K")
+T = TypeVar("T")
 
 
-def line_of(name: str, rounds: Sequence[float], baselines: Sequence[float]) -> Line:
-    """The medians of a work, of µs in each round; `baselines` are those of the same rounds."""
-    return Line(name, median(mine / its for mine, its in zip(rounds, baselines, strict=True)), median(rounds))
+def in_turn(rounds: int, works: Mapping[K, Callable[[], T]]) -> dict[K, list[T]]:
+    """What each work found in each round: what else happens on the machine meets all of them alike."""
+    found: dict[K, list[T]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            found[name].append(work())
+    return found
 
 
-def written(lines: Sequence[Line]) -> str:
-    """The table, in Markdown."""
-    names = ("CPU for a request", f"{BASELINE} = 1.00", "requests/s on a core", "CPU µs")
-    rows = [(line.name, f"{line.ratio:.2f}", f"{line.requests_a_core:,.0f}", f"{line.cpu_us:.1f}") for line in lines]
-    return markdown(names, rows)
+def ratio(mine: Iterable[float], others: Iterable[float]) -> float:
+    """The median of one work's figures over another's of the same rounds."""
+    return median(one / other for one, other in zip(mine, others, strict=True))
 
 
 def show(names: Sequence[str], rows: Iterable[Sequence[str]], before: str = "", after: str = "") -> None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 _ROOT: Final = Path(__file__).parents[2]
 _SECONDS_MAX: Final = 90.0
@@ -67,11 +67,12 @@ class Callers:
         # It has imported what it needs, and the requests are made.
         self._process.stdout.readline()
 
-    def go(self) -> None:
+    def go(self) -> Self:
         """Begin."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
+        return self
 
     def wait(self) -> Got:
         """What they got, at the end."""

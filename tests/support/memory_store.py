@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import sealed_by
@@ -144,16 +145,14 @@ class Kept:
     until_us: int
 
 
-@dataclass(slots=True)
-class Serves:
+class Serves(NamedTuple):
     """What a gateway serves, and when it was last seen to run."""
 
     names: frozenset[Name]
     seen_us: int
 
 
-@dataclass(slots=True)
-class Held:
+class Held(NamedTuple):
     """That an operation claimed a content: with which fingerprint, and until when it holds it once it completed."""
 
     fingerprint_digest: bytes
@@ -179,6 +178,18 @@ class WaitingEvent:
     @property
     def published(self) -> PublishedEvent:
         return PublishedEvent(self.row.event_id, self.row.type, self.at_us, self.row.content, self.row.response)
+
+    @property
+    def as_kept(self) -> KeptEvent:
+        """As an operator sees it."""
+        row, operation_id = self.row, UUID(self.published.operation_id)
+        return KeptEvent(row.sink, row.event_id, row.type, operation_id, self.at_us, self.tries, self.is_dead, self.why)
+
+    def lease(self, now_us: int, lease_us: int) -> LeasedEvent:
+        """Let somebody publish it."""
+        self.lease_until_us, self.tries = now_us + lease_us, self.tries + 1
+        age_us = now_us - self.since_us
+        return LeasedEvent(self.row.sink, self.published, self.tries, self.redeliveries, age_us, self.row.line)
 
 
 @dataclass(slots=True)
@@ -251,10 +262,9 @@ class Memory:
         lines: dict[bytes, list[tuple[int, UUID]]] = {}
         for operation_id in self.requests:
             record = self.records.get(operation_id)
-            if record is None or record.delivery is None or record.delivery.lane is None:
-                continue
-            if (place := rank(record)) is not None:
-                lines.setdefault(record.delivery.lane, []).append((place, operation_id))
+            lane = None if record is None or record.delivery is None else record.delivery.lane
+            if record is not None and lane is not None and (place := rank(record)) is not None:
+                lines.setdefault(lane, []).append((place, operation_id))
         for line in lines.values():
             for place, operation_id in line:
                 record = self.records[operation_id]
@@ -284,7 +294,6 @@ class MemoryStore:
         self._started = False
 
     async def apply(self, command: Command) -> Result:
-        self._check_started()
         reading = self._compared()
         result = self.apply_now(command)
         if isinstance(result, Applied):
@@ -293,7 +302,7 @@ class MemoryStore:
 
     def _compared(self) -> Reading:
         """What is noted of this memory. Raises `EpochChanged` where it lacks some of that."""
-        files, memory = self._witness_files, self.memory
+        files, memory = self._witness_files, self._open
         if files is None:
             return Reading()
         reading = files.read()
@@ -361,8 +370,7 @@ class MemoryStore:
         return Snapshot(settle(self.memory.records.get(operation_id), now_us), now_us)
 
     async def sweep(self, limit: int) -> Swept:
-        self._check_started()
-        memory, now_us, written = self.memory, self.memory.clock(), Counter[State]()
+        memory, now_us, written = self._open, self.memory.clock(), Counter[State]()
         self._move_pauses(now_us)
         lapsed: list[tuple[str, UUID]] = []
         for operation_id, record in list(memory.records.items()):
@@ -417,22 +425,18 @@ class MemoryStore:
         return len(old) <= limit
 
     async def save_activity(self, service: str, *rows: ActivityRow) -> None:
-        self._check_started()
-        for row in rows:
-            self.memory.activity[service, row.span_us, row.at_us, row.writer] = row
+        self._open.activity.update({(service, row.span_us, row.at_us, row.writer): row for row in rows})
 
     async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
-        self._check_started()
         found = [
             row
-            for place, row in self.memory.activity.items()
+            for place, row in self._open.activity.items()
             if place[:2] == (service, span_us) and since_us <= row.at_us < until_us
         ]
         return sorted(found, key=lambda row: row.at_us, reverse=True)[:ACTIVITY_ROWS_MAX]
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
-        self._check_started()
-        turns, now_us = self.memory.turns, self.memory.clock()
+        turns, now_us = self._open.turns, self.memory.clock()
         for name in names:
             other, until_us = turns.get(name, (holder, 0))
             if other == holder or not now_us < until_us <= now_us + lease_us:
@@ -440,28 +444,24 @@ class MemoryStore:
         return frozenset(name for name in names if turns[name][0] == holder)
 
     async def leave_turns(self, holder: UUID) -> None:
-        self._check_started()
-        turns = self.memory.turns
+        turns = self._open.turns
         for name in [name for name, (other, _) in turns.items() if other == holder]:
             del turns[name]
 
     async def tally(self) -> Tally:
-        self._check_started()
-        now_us = self.memory.clock()
+        now_us = self._open.clock()
         settled = (settle(record, now_us) for record in self.memory.records.values())
         in_doubt = [record for record in settled if record is not None and record.state is State.IN_DOUBT]
         oldest_us = max((max(0, now_us - in_doubt_since_us(record)) for record in in_doubt), default=0)
         return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
     async def sealed_examples(self, key_id: str) -> list[KeptRow]:
-        self._check_started()
-        records = self.memory.records.values()
+        records = self._open.records.values()
         found = (each for each in records if _sealed_by(each) == key_id)
         return list(islice(found, EXAMPLES_MAX))
 
     async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
-        self._check_started()
-        memory, now_us = self.memory, self.memory.clock()
+        memory, now_us = self._open, self.memory.clock()
         running = {
             name
             for gateway_id, serves in memory.gateways.items()
@@ -478,11 +478,9 @@ class MemoryStore:
         return agreement
 
     async def note_running(self, gateway_id: UUID, *, is_running: bool) -> None:
-        self._check_started()
-        if not is_running:
-            self.memory.gateways.pop(gateway_id, None)
-        elif (serves := self.memory.gateways.get(gateway_id)) is not None:
-            serves.seen_us = self.memory.clock()
+        serves = self._open.gateways.pop(gateway_id, None)
+        if is_running and serves is not None:
+            self.memory.gateways[gateway_id] = serves._replace(seen_us=self.memory.clock())
 
     def _living(self, name: Name) -> Living:
         """The living keys of an operation of a service."""
@@ -494,38 +492,28 @@ class MemoryStore:
         return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0), by_key)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
-        self._check_started()
-        names = names_without_route(self.memory.recipes.values(), service, operations)
+        names = names_without_route(self._open.recipes.values(), service, operations)
         return {name[1]: living.keys for name in names if (living := self._living(name)).keys}
 
     async def find(self, query: Query) -> list[Snapshot]:
-        self._check_started()
-        now_us = self.memory.clock()
-        fitting: list[tuple[UUID, Record]] = []
-        for operation_id, kept in self.memory.records.items():
-            record = settle(kept, now_us)
-            if record is None or (query.after is not None and operation_id <= query.after):
-                continue
-            if self._fits(query, record, now_us):
-                fitting.append((operation_id, record))
+        now_us = self._open.clock()
         found: list[Snapshot] = []
-        for _, record in sorted(fitting, key=lambda one: one[0])[: query.limit]:
-            response = None if record.response is None else replace(record.response, body=None)
-            found.append(Snapshot(replace(record, response=response), now_us))
-        return found
+        for operation_id, kept in sorted(self.memory.records.items()):
+            record = settle(kept, now_us)
+            is_passed = query.after is not None and operation_id <= query.after
+            if record is not None and not is_passed and self._fits(query, record, now_us):
+                response = None if record.response is None else replace(record.response, body=None)
+                found.append(Snapshot(replace(record, response=response), now_us))
+        return found[: query.limit]
 
     def _fits(self, query: Query, record: Record, now_us: int) -> bool:
         if record.state not in query.states:
             return False
         if query.recoverable:
             lease = self.memory.recovery_leases.get(record.identity.operation_id)
-            if record.state is not State.IN_DOUBT:
-                return False
-            if (
-                lease is not None
-                and lease.token == record.token
-                and (lease.state.is_held(now_us) or lease.state.is_put_off(now_us))
-            ):
+            is_its = lease is not None and lease.token == record.token
+            is_taken = lease is not None and (lease.state.is_held(now_us) or lease.state.is_put_off(now_us))
+            if record.state is not State.IN_DOUBT or (is_its and is_taken):
                 return False
         if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
             return False
@@ -534,8 +522,7 @@ class MemoryStore:
         return is_on_route and is_old
 
     async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
-        self._check_started()
-        now_us, leases = self.memory.clock(), self.memory.recovery_leases
+        now_us, leases = self._open.clock(), self.memory.recovery_leases
         record = settle(self.memory.records.get(operation_id), now_us)
         if record is None or record.state is not State.IN_DOUBT or record.token != token:
             return None
@@ -553,8 +540,7 @@ class MemoryStore:
         return RecoveryLease(operation_id, token, lease.tries - 1, lease.background_tries - (not is_urgent))
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        self._check_started()
-        kept = self.memory.recovery_leases.get(lease.operation_id)
+        kept = self._open.recovery_leases.get(lease.operation_id)
         if kept is not None and (kept.token, kept.tries) == (lease.token, lease.tries + 1):
             kept.held_until_us = 0
             kept.asked_us, kept.finding = self.memory.clock(), finding
@@ -564,13 +550,11 @@ class MemoryStore:
                 self.memory.records[lease.operation_id] = replace(record, history=history)
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        self._check_started()
-        kept = self.memory.recovery_leases.get(operation_id)
+        kept = self._open.recovery_leases.get(operation_id)
         return None if kept is None else kept.state
 
     async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
-        self._check_started()
-        now_us, due = self.memory.clock(), list[tuple[int, Record]]()
+        now_us, due = self._open.clock(), list[tuple[int, Record]]()
         for record in self._undelivered(service):
             delivery = record.delivery
             if delivery is None or record.state is not State.ACCEPTED or self._pause_of(record):
@@ -582,11 +566,9 @@ class MemoryStore:
         return Due([Snapshot(record, now_us) for _, record in due[:limit]], frozenset(self._pauses(service)))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
-        self._check_started()
-        return self.memory.requests.get(operation_id)
+        return self._open.requests.get(operation_id)
 
     async def count_pending(self, service: str, route: str, scope_digest: bytes, limit: int) -> int:
-        self._check_started()
         pending = [
             record
             for record in self._undelivered(service)
@@ -596,39 +578,32 @@ class MemoryStore:
         return min(len(pending), limit)
 
     async def backlog(self, service: str) -> Backlog:
-        self._check_started()
-        now_us, waiting = self.memory.clock(), dict[str, RouteBacklog]()
+        now_us, waiting = self._open.clock(), dict[str, RouteBacklog]()
         for record in self._undelivered(service):
-            route, delivery = record.identity.route, record.delivery
-            if delivery is None:
-                continue
+            route, delivery, changes = record.identity.route, record.delivery, dict[str, Any]()
+            assert delivery is not None
             known = waiting.get(route, RouteBacklog())
             if record.state is State.ACCEPTED:
-                waiting[route] = replace(
-                    known,
-                    accepted=known.accepted + 1,
-                    request_bytes=known.request_bytes + delivery.request_bytes,
-                    oldest_seconds=max(known.oldest_seconds, (now_us - delivery.accepted_us) / MICROSECONDS),
-                )
+                changes["accepted"] = known.accepted + 1
+                changes["request_bytes"] = known.request_bytes + delivery.request_bytes
+                age_seconds = (now_us - delivery.accepted_us) / MICROSECONDS
+                changes["oldest_seconds"] = max(known.oldest_seconds, age_seconds)
             elif record.state is State.DEAD_LETTER:
-                dead = Counter(known.dead_letters) + Counter([str(delivery.reason)])
-                waiting[route] = replace(known, dead_letters=dict(dead))
+                changes["dead_letters"] = dict(Counter(known.dead_letters) + Counter([str(delivery.reason)]))
             since_us = None if delivery.is_behind else stopped_us(record)
             if since_us is not None:
-                known = waiting.get(route, RouteBacklog())
-                waiting[route] = replace(
-                    known,
-                    lanes_stopped=known.lanes_stopped + 1,
-                    oldest_stopped_seconds=max(known.oldest_stopped_seconds, (now_us - since_us) / MICROSECONDS),
-                )
+                changes["lanes_stopped"] = known.lanes_stopped + 1
+                age_seconds = (now_us - since_us) / MICROSECONDS
+                changes["oldest_stopped_seconds"] = max(known.oldest_stopped_seconds, age_seconds)
+            if changes:
+                waiting[route] = replace(known, **changes)
         return Backlog(waiting, self._pauses(service))
 
     def _pauses(self, service: str) -> dict[str, Pause]:
         return {operation: pause for (paused, operation), pause in self.memory.pauses.items() if paused == service}
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
-        self._check_started()
-        if (service, operation) in self.memory.pauses:
+        if (service, operation) in self._open.pauses:
             return False
         now_us = self.memory.clock()
         self.memory.pauses[service, operation] = Pause(now_us, audit.who, audit.why)
@@ -640,12 +615,10 @@ class MemoryStore:
         self.memory.pause_audits = [*kept, (service, entry)]
 
     async def pause_audits(self, service: str) -> list[PauseAudit]:
-        self._check_started()
-        return [entry for owner, entry in self.memory.pause_audits if owner == service][-AUDITS_MAX:]
+        return [entry for owner, entry in self._open.pause_audits if owner == service][-AUDITS_MAX:]
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
-        self._check_started()
-        now_us, pause = self.memory.clock(), self.memory.pauses.pop((service, operation), None)
+        now_us, pause = self._open.clock(), self.memory.pauses.pop((service, operation), None)
         if pause is None:
             return False
         self._audit_pause(service, PauseAudit(now_us, operation, True, audit.who, audit.why))
@@ -673,7 +646,7 @@ class MemoryStore:
 
     def _undelivered(self, service: str) -> list[Record]:
         """The settled records of the service that keep a request."""
-        now_us = self.memory.clock()
+        now_us = self._open.clock()
         kept = (self.memory.records[operation_id] for operation_id in self.memory.requests)
         settled = (settle(record, now_us) for record in kept)
         return [record for record in settled if record and record.delivery and record.delivery.service == service]
@@ -685,8 +658,7 @@ class MemoryStore:
         return self.memory.pauses.get((delivery.service, record.identity.operation))
 
     async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        self._check_started()
-        now_us, leased = self.memory.clock(), list[LeasedEvent]()
+        now_us, leased = self._open.clock(), list[LeasedEvent]()
         for sink, number in wanted.items():
             if (service, sink) in self.memory.suspensions:
                 continue
@@ -696,23 +668,18 @@ class MemoryStore:
                 if _is_due(each, now_us) and not now_us < each.lease_until_us <= now_us + EVENT_LEASE_US_MAX
             ]
             for each in sorted(due, key=lambda one: one.due_us)[:number]:
-                each.lease_until_us, each.tries = now_us + lease_us, each.tries + 1
-                leased.append(
-                    LeasedEvent(
-                        sink, each.published, each.tries, each.redeliveries, now_us - each.since_us, each.row.line
-                    )
-                )
+                leased.append(each.lease(now_us, lease_us))
         return leased
 
     async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
-        self._check_started()
+        events = self._open.events
         for report in reports:
             key = (service, report.sink, report.event_id)
-            event = self.memory.events.get(key)
+            event = events.get(key)
             if event is None:
                 continue
             if report.fate is EventFate.PUBLISHED:
-                del self.memory.events[key]
+                del events[key]
             elif (event.tries, event.redeliveries) == (report.tries, report.redeliveries) and not event.is_dead:
                 event.why = report.why
                 event.is_dead = report.fate is EventFate.DEAD
@@ -722,26 +689,15 @@ class MemoryStore:
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
     ) -> list[KeptEvent]:
-        self._check_started()
         found = [
-            KeptEvent(
-                sink,
-                each.row.event_id,
-                each.row.type,
-                UUID(each.published.operation_id),
-                each.at_us,
-                each.tries,
-                each.is_dead,
-                each.why,
-            )
+            each.as_kept
             for each in self._events(service, sink)
             if each.is_dead is is_dead and (after is None or each.row.event_id > after)
         ]
         return sorted(found, key=lambda one: one.event_id)[:limit]
 
     async def redeliver_event(self, service: str, event_id: str, sink: str | None) -> int:
-        self._check_started()
-        now_us, number = self.memory.clock(), 0
+        now_us, number = self._open.clock(), 0
         for (of_service, of_sink, of_id), event in self.memory.events.items():
             if (of_service, of_id, sink or of_sink) == (service, event_id, of_sink) and event.is_dead:
                 event.is_dead, event.tries, event.redeliveries = False, 0, event.redeliveries + 1
@@ -752,14 +708,12 @@ class MemoryStore:
         return number
 
     async def suspend_sink(self, service: str, sink: str, why: str) -> bool:
-        self._check_started()
-        was_suspended = (service, sink) in self.memory.suspensions
+        was_suspended = (service, sink) in self._open.suspensions
         self.memory.suspensions.setdefault((service, sink), why)
         return not was_suspended
 
     async def resume_sink(self, service: str, sink: str) -> bool:
-        self._check_started()
-        if self.memory.suspensions.pop((service, sink), None) is None:
+        if self._open.suspensions.pop((service, sink), None) is None:
             return False
         for each in self._events(service, sink):
             if not each.is_dead:
@@ -767,20 +721,15 @@ class MemoryStore:
         return True
 
     async def sinks(self, service: str) -> dict[str, SinkBacklog]:
-        self._check_started()
-        now_us, found = self.memory.clock(), dict[str, SinkBacklog]()
+        now_us, found = self._open.clock(), dict[str, SinkBacklog]()
         names = [*self.memory.suspensions, *((of, sink) for of, sink, _ in self.memory.events)]
         for sink in sorted({sink for of_service, sink in names if of_service == service}):
             events = self._events(service, sink)
             waiting = sorted((each for each in events if not each.is_dead), key=lambda one: one.due_us)
             oldest_us = max((now_us - each.since_us for each in waiting), default=0)
-            found[sink] = SinkBacklog(
-                len(waiting),
-                oldest_us / MICROSECONDS,
-                len(events) - len(waiting),
-                next((each.why for each in reversed(waiting) if each.why), ""),
-                self.memory.suspensions.get((service, sink)),
-            )
+            dead, why = len(events) - len(waiting), next((each.why for each in reversed(waiting) if each.why), "")
+            suspended = self.memory.suspensions.get((service, sink))
+            found[sink] = SinkBacklog(len(waiting), oldest_us / MICROSECONDS, dead, why, suspended)
         return found
 
     def _heads(self, service: str, sink: str) -> list[WaitingEvent]:
@@ -793,15 +742,14 @@ class MemoryStore:
         return list(first.values())
 
     def _events(self, service: str, sink: str) -> list[WaitingEvent]:
-        return [event for key, event in self.memory.events.items() if key[:2] == (service, sink)]
+        return [event for key, event in self._open.events.items() if key[:2] == (service, sink)]
 
     async def audits(self, operation_id: UUID) -> list[AuditEntry]:
         self._check_started()
         return self.audits_now(operation_id)
 
     async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
-        self._check_started()
-        kept = [(each.entry, operation_id) for operation_id, audits in self.memory.audits.items() for each in audits]
+        kept = [(each.entry, operation_id) for operation_id, audits in self._open.audits.items() for each in audits]
         ordered = sorted(kept, key=lambda each: each[0].at_us)
         numbered = [NumberedAudit(number, operation_id, entry) for number, (entry, operation_id) in enumerate(ordered)]
         return [each for each in reversed(numbered) if before is None or each.number < before][:limit]
@@ -811,16 +759,14 @@ class MemoryStore:
         return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
 
     async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
-        self._check_started()
-        memory = self.memory
+        memory = self._open
         witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
         return Epoch(
             memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, witnesses, level=memory.level
         )
 
     async def begin_epoch(self, memo: bytes, beyond_token: int) -> None:
-        self._check_started()
-        self.memory.memo = memo
+        self._open.memo = memo
         self.memory.token = max(self.memory.token, beyond_token)
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
@@ -828,6 +774,11 @@ class MemoryStore:
 
     def announce_work(self) -> None:
         self.memory.watchers.announce(WORK)
+
+    @property
+    def _open(self) -> Memory:
+        self._check_started()
+        return self.memory
 
     def _check_started(self) -> None:
         if not self._started:
@@ -842,15 +793,8 @@ def _is_due(event: WaitingEvent, now_us: int) -> bool:
 
 
 def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:
-    named = tuple(lapsed[:LAPSES_NAMED_MAX])
-    return Swept(
-        written[State.IN_DOUBT],
-        written[State.TOMBSTONE],
-        written[State.ABSENT],
-        more,
-        written[State.DEAD_LETTER],
-        named,
-    )
+    in_doubt, retired, gone = (written[state] for state in (State.IN_DOUBT, State.TOMBSTONE, State.ABSENT))
+    return Swept(in_doubt, retired, gone, more, written[State.DEAD_LETTER], tuple(lapsed[:LAPSES_NAMED_MAX]))
 
 
 def _sealed_by(record: Record) -> str | None:
@@ -859,12 +803,9 @@ def _sealed_by(record: Record) -> str | None:
 
 def _expires_soon(record: Record, now_us: int) -> bool:
     """Whether an accepted operation whose name is paused would become a dead letter within an hour."""
-    delivery = record.delivery
-    return (
-        delivery is not None
-        and record.state is State.ACCEPTED
-        and now_us < delivery.deliver_until_us <= now_us + _PAUSE_STEP_US
-    )
+    if record.delivery is None or record.state is not State.ACCEPTED:
+        return False
+    return now_us < record.delivery.deliver_until_us <= now_us + _PAUSE_STEP_US
 
 
 def _delayed(record: Record, by_us: int) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -18,10 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.house import config_text
 from tests.support.ports import free_port
 from tests.support.processes import descendants, spawn
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess, is_listening
 
 _ROOT: Final = Path(__file__).parents[2]
-_START_SECONDS: Final = 30.0
 SERVING_CORE: Final = 0
 OTHER_CORE: Final = max(os.sched_getaffinity(0))
 PROTECTED, UNPROTECTED = b"/charges", b"/other"
@@ -41,25 +40,20 @@ def pinned(*cores: int) -> Iterator[None]:
 class Program(ServerProcess):
     """A program that listens on `port`."""
 
+    _stop_signal = signal.SIGKILL
+
     def __init__(
         self, name: str, command: list[str], port: int, directory: Path, cores: tuple[int, ...] = (SERVING_CORE,)
     ) -> None:
         self.name, self.port, self.log = name, port, directory / f"{name}.log"
         self._command, self._cores = command, cores
 
-    def start(self) -> None:
-        """Start it, and return when it listens."""
+    def _spawned(self) -> subprocess.Popen[bytes]:
         with pinned(*self._cores):
-            self._process = spawn(self._command, output=self.log, directory=_ROOT)
-        deadline = time.monotonic() + _START_SECONDS
-        while not _listens(self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{self.name} does not listen:\n{self.log.read_text(errors='replace')}")
-            time.sleep(0.02)
+            return spawn(self._command, output=self.log, directory=_ROOT)
 
-    def stop(self) -> None:
-        """End it at once."""
-        self._end(signal.SIGKILL)
+    def _serves(self) -> bool:
+        return is_listening(self.port)
 
     def tell(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -170,11 +164,3 @@ def nginx(program: str, upstream_port: int, directory: Path) -> Program:
         """
     )
     return Program("nginx", [program, "-p", str(home), "-c", str(file), "-e", f"{home}/error.log"], port, directory)
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1.0).close()
-    except OSError:
-        return False
-    return True

@@ -11,7 +11,7 @@ import re
 import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ import yaml
 from tests.admin.shell import Shell
 from tests.observe.promql import History, evaluate, parse, seconds, selectors
 from tests.observe.scrape import Scrape
+from tests.support.eventually import eventually
 from tests.support.fleet import send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, House, config_text, neighbour, sqlite_store, status_of
@@ -38,7 +39,6 @@ ALERTS: Final[dict[str, dict[str, Any]]] = {
 _STEP_SECONDS: Final = (15, 240)
 _SCRAPES: Final = 12
 _PATIENCE_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.01
 Act = Callable[[], Awaitable[object]]
 
 
@@ -55,12 +55,11 @@ class Alert:
     """
 
     def __init__(self, name: str, ages: dict[str, str]) -> None:
-        rule = ALERTS[name]
+        self.name, rule = name, ALERTS[name]
         expression: str = rule["expr"]
         for age, shorter in ages.items():
             assert age in expression, f"{name} has no {age}"
             expression = expression.replace(age, shorter)
-        self.name = name
         self._node = parse(expression)
         self._for_seconds = seconds(rule.get("for", "0s"))
         selected = selectors(expression)
@@ -127,14 +126,6 @@ class Scene:
         await self.upstream.wait_for_requests(len(self.upstream.requests) + 1)
         return task
 
-    async def until_it_fires(self, cause: Act | None = None) -> None:
-        """Scrape until the alert fires; `cause` comes before each scrape."""
-        await self._until(cause, fires=True)
-
-    async def until_it_ends(self, meanwhile: Act | None = None) -> None:
-        """Scrape until the alert fires no more; `meanwhile` comes before each scrape."""
-        await self._until(meanwhile, fires=False)
-
     async def run(self, command: str, *, code: int = 0, **given: object) -> str:
         """Run a command of the alert's entry as it is written there, but for what it leaves to the reader; returns what
         it said."""
@@ -171,15 +162,19 @@ class Scene:
         """An AssertionError where the entry has commands that were not run."""
         assert self._commands == commands_of(self.alert.name)
 
-    async def _until(self, act: Act | None, *, fires: bool) -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
+    async def until_it_fires(self, act: Act | None = None, *, fires: bool = True) -> None:
+        """Scrape until the alert fires; `act` comes before each scrape."""
+
+        async def has_come() -> bool:
             if act is not None:
                 await act()
-            if self.alert.add(await self._scrape()) is fires:
-                return
-            assert time.monotonic() < deadline, f"{self.alert.name} does not {'fire' if fires else 'end'}"
-            await asyncio.sleep(_PAUSE_SECONDS)
+            return self.alert.add(await self._scrape()) is fires
+
+        await eventually(has_come, _PATIENCE_SECONDS, f"{self.alert.name} {'fires' if fires else 'ends'}")
+
+    async def until_it_ends(self, act: Act | None = None) -> None:
+        """The same until it fires no more."""
+        await self.until_it_fires(act, fires=False)
 
     async def _scrape(self) -> str | None:
         if isinstance(self.gateway, House):
@@ -193,50 +188,34 @@ class Scene:
 
 @asynccontextmanager
 async def at_home(
-    name: str,
-    directory: Path,
-    store: dict[str, Any] | None = None,
-    /,
-    *,
-    upstream: RecordingUpstream | None = None,
-    ages: dict[str, str] | None = None,
-    **changes: Any,
-) -> AsyncIterator[Scene]:
+    name: str, directory: Path, store: dict[str, Any] | None = None, /, *, upstream: RecordingUpstream | None = None,
+    ages: dict[str, str] | None = None, **changes: Any,
+) -> AsyncIterator[Scene]:  # fmt: skip
     """With a gateway in this process, whose tally is taken before each scrape; see `house.config_text` for `changes`.
 
     A service that is given is there already, or comes when it is entered.
     """
     section = store or sqlite_store(directory)
-    if upstream is None:
-        async with (
-            RecordingUpstream() as own,
-            at_home(name, directory, section, upstream=own, ages=ages, **changes) as scene,
-        ):
-            yield scene
-        return
-    shell = Shell(directory, config_text(upstream.url, section, directory, **changes))
-    async with neighbour(section, directory, upstream, **changes) as home:
-        scene = Scene(Alert(name, ages or {}), upstream, shell, home)
+    async with AsyncExitStack() as stack:
+        service = upstream
+        if service is None:
+            service = await stack.enter_async_context(RecordingUpstream())
+        shell = Shell(directory, config_text(service.url, section, directory, **changes))
+        home = await stack.enter_async_context(neighbour(section, directory, service, **changes))
+        scene = Scene(Alert(name, ages or {}), service, shell, home)
         yield scene
         scene.check_commands()
 
 
 @asynccontextmanager
 async def as_process(
-    name: str,
-    directory: Path,
-    store: dict[str, Any] | None = None,
-    /,
-    *,
-    ages: dict[str, str] | None = None,
-    spawns: bool = False,
-    **changes: Any,
-) -> AsyncIterator[Scene]:
+    name: str, directory: Path, store: dict[str, Any] | None = None, /, *, ages: dict[str, str] | None = None,
+    spawns: bool = False, **changes: Any,
+) -> AsyncIterator[Scene]:  # fmt: skip
     """With a gateway as a process, whose file is the operator's, too; see `house.config_text` for `changes`."""
     async with RecordingUpstream() as upstream:
         text = config_text(upstream.url, store or sqlite_store(directory), directory, **changes)
-        gateway = GatewayProcess(yaml.safe_load(text), directory)
-        shell = Shell(directory, "")
+        gateway, shell = GatewayProcess(yaml.safe_load(text), directory), Shell(directory, "")
         shell.config = gateway.config_file
         async with gateway:
             scene = Scene(Alert(name, ages or {}), upstream, shell, gateway, spawns)

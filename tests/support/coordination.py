@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
@@ -25,8 +25,7 @@ from gateway.core.outcome import KeepPolicy
 from gateway.core.recovery import Hold, Resend
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, Fact
-from gateway.protect.claiming import Claiming, Leases
-from gateway.protect.coordinator import Coordinator
+from gateway.protect.claiming import Claiming
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
@@ -56,10 +55,11 @@ def heard(reply: object) -> tuple[int, Verdict | None]:
 
 
 class Pieces:
-    """A request body in these pieces; an event among them is waited for."""
+    """A request body in these pieces, as fast as its test wants it to be; an event among them is waited for."""
+
+    length: int | None = None
 
     def __init__(self, *pieces: bytes | asyncio.Event) -> None:
-        self.length: int | None = None
         self._pieces = pieces
 
     def whole(self) -> bytes | None:
@@ -73,7 +73,6 @@ class Pieces:
                 await piece.wait()
 
     def crowd_out(self) -> bool:
-        """It is as fast as its test wants it to be."""
         return False
 
     def close(self) -> None:
@@ -104,16 +103,16 @@ class Office:
     store: FaultyStore
     upstream: RecordingUpstream
     client: Upstream
-    route: Route
-    tiers: Store
-    coordinator: Coordinator
-    leases: Leases
-    claiming: Claiming
     journal: SqliteJournal
     attempt_files: AttemptFiles
     now: list[float]
     parts: Parts
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[Fact]
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        self.coordinator, self.leases, self.claiming = parts.coordinator, parts.leases, parts.claiming
+        self.route, self.tiers = parts.routes[0], parts.store
 
     def incoming(
         self, key: str = "k1", body: bytes | RequestBody = BODY, headers: Iterable[tuple[str, str]] = ()
@@ -193,13 +192,9 @@ def spooled_files(directory: Path) -> list[str]:
     """Bodies that are open in this process."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith(str(directory / "state" / "spool")):
-            found.append(target)
-    return found
+        with suppress(FileNotFoundError):
+            found.append(str(entry.readlink()))
+    return [target for target in found if target.startswith(str(directory / "state" / "spool"))]
 
 
 NO_MARKS: Final = AttemptFiles(Path("never opened"))
@@ -253,46 +248,24 @@ async def no_journals(_: UUID) -> bool:
 
 
 class Looked:
-    """A fast tier that can only be asked, as `FastTier` of `store.base`."""
+    """A fast tier, as `FastTier` of `store.base`, that can only be asked: it is up, and nothing is kept there."""
 
-    up = True
-    has_forgotten = True
+    up = has_forgotten = True
 
     def __init__(self, get: Callable[[UUID], asyncio.Future[Snapshot | None]]) -> None:
         self.get = get
 
-    def on_change(self, listener: Callable[[bool, str], None]) -> None:
-        """It is up from the beginning to the end."""
+    def on_change(self, *_: object) -> None:
+        """Nobody hears of it."""
 
-    def on_purge(self, listener: Callable[[UUID], None]) -> None:
-        """Nothing is purged."""
+    async def start(self, *_: object) -> None:
+        """Nothing is done."""
 
-    def bind(self, identity: str, generation: str | None = None) -> None:
-        """There is one durable store."""
-
-    async def start(self) -> None:
-        """It is up."""
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-    async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
-        """Nothing is kept."""
-
-    async def first_of(self, content: bytes, operation_id: UUID, within_ms: int) -> UUID | None:
-        """Nobody is known."""
-
-    async def forget(self, operation_id: UUID, generation: str | None = None) -> None:
-        """Nothing is there."""
-
-    async def announce(self, operation_id: UUID) -> None:
-        """Nobody waits here."""
+    on_purge = bind = announce_work = on_change
+    close = put = first_of = forget = announce = start
 
     def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
         raise AssertionError("nobody waits here")
-
-    def announce_work(self) -> None:
-        pass
 
 
 @asynccontextmanager
@@ -312,84 +285,51 @@ async def coordination(
 
     At the end it is drained, and nothing is left.
     """
-    if behind is None:
-        async with (
-            RecordingUpstream() as own,
-            coordination(
-                directory,
-                memory=memory,
-                behind=own,
-                in_flight_max=in_flight_max,
-                store_on=store_on,
-                look=look,
-                **changes,
-            ) as office,
-        ):
+    async with AsyncExitStack() as stack:
+        upstream = behind
+        if upstream is None:
+            upstream = await stack.enter_async_context(RecordingUpstream())
+        # What is in the journal gets no grace, and no answer is remembered here.
+        section = {"durable": "sqlite:///nowhere.db", "journal_grace": "0s", "cache_max_age": "0s"}
+        limits = {"max_in_flight": in_flight_max}
+        config = parse(config_text(upstream.url, section, directory, limits=limits, **changes))
+        client = Upstream(upstream_settings(config, config.upstream))
+        memory = memory or Memory()
+        store = FaultyStore(store_on(memory))
+        facts: list[Fact] = []
+        now = [1000.0]
+        await asyncio.to_thread((config.state_dir / "spool").mkdir, parents=True, exist_ok=True)
+        journal = SqliteJournal(directory / "journal", "tests")
+        attempt_files = AttemptFiles(directory / "attempts")
+        await asyncio.to_thread(attempt_files.open)
+        environment = Environment(
+            holder="here",
+            durable=store,
+            fast=None if look is None else cast(FastTier, Looked(look)),
+            seen_file=SeenFile(config.state_dir / "store-seen.json"),
+            shared_note=None,
+            attempt_files=attempt_files,
+            ring=key_ring(config),
+            journal=journal,
+            clock=lambda: now[0],
+        )
+        parts = Parts(config, environment, Events(facts.append), lambda _: client)
+        await parts.store.start()
+        await journal.start()
+        # What was said and stated in a start is no part of any test.
+        store.said.clear()
+        facts.clear()
+        office = Office(memory, store, upstream, client, journal, attempt_files, now, parts, facts)
+        try:
             yield office
-        return
-    config = parse(
-        config_text(
-            behind.url,
-            # What is in the journal gets no grace, and no answer is remembered here.
-            {"durable": "sqlite:///nowhere.db", "journal_grace": "0s", "cache_max_age": "0s"},
-            directory,
-            limits={"max_in_flight": in_flight_max},
-            **changes,
-        )
-    )
-    client = Upstream(upstream_settings(config, config.upstream))
-    memory = memory or Memory()
-    store = FaultyStore(store_on(memory))
-    facts: list[Fact] = []
-    now = [1000.0]
-    await asyncio.to_thread((config.state_dir / "spool").mkdir, parents=True, exist_ok=True)
-    journal = SqliteJournal(directory / "journal", "tests")
-    attempt_files = AttemptFiles(directory / "attempts")
-    await asyncio.to_thread(attempt_files.open)
-    environment = Environment(
-        holder="here",
-        durable=store,
-        fast=None if look is None else cast(FastTier, Looked(look)),
-        seen_file=SeenFile(config.state_dir / "store-seen.json"),
-        shared_note=None,
-        attempt_files=attempt_files,
-        ring=key_ring(config),
-        journal=journal,
-        clock=lambda: now[0],
-    )
-    parts = Parts(config, environment, Events(facts.append), lambda _: client)
-    await parts.store.start()
-    await journal.start()
-    # What was said and stated in a start is no part of any test.
-    store.said.clear()
-    facts.clear()
-    coordinator, leases, claiming, route = parts.coordinator, parts.leases, parts.claiming, parts.routes[0]
-    try:
-        yield Office(
-            memory,
-            store,
-            behind,
-            client,
-            route,
-            parts.store,
-            coordinator,
-            leases,
-            claiming,
-            journal,
-            attempt_files,
-            now,
-            parts,
-            facts,
-        )
-    finally:
-        store.mend()
-        parts.delivery.stop()
-        await coordinator.drain(0)
-        await parts.delivery.close()
-        await client.close()
-        await journal.close()
-        attempt_files.close()
-        await parts.store.close()
-    assert coordinator.in_flight == 0
-    assert coordinator.waiters == 0
-    assert len(claiming.pursuits) == 0
+        finally:
+            store.mend()
+            parts.delivery.stop()
+            await office.coordinator.drain(0)
+            await parts.delivery.close()
+            await client.close()
+            await journal.close()
+            attempt_files.close()
+            await parts.store.close()
+        left = office.coordinator.in_flight, office.coordinator.waiters, len(office.claiming.pursuits)
+        assert left == (0, 0, 0)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,32 +16,33 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
-from tests.support.processes import end, spawn
+from tests.support.processes import spawn
+from tests.support.server_process import Launched, is_listening
 
 
-class KafkaServer:
+class KafkaServer(Launched):
     """`async with` is not needed: `start` it, `kill` it. What it stored is gone with it."""
 
     def __init__(self, directory: Path, *, is_authenticating: bool = False) -> None:
         directory.mkdir(parents=True)
-        self.address = f"127.0.0.1:{free_port()}"
-        self._directory = directory
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self.directory, self.log = directory, directory / "log"
         self._is_authenticating = is_authenticating
-        self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Start, and return when it serves."""
+        self.launch()
+        await eventually(self.is_ready, 30.0, "the broker is ready")
+
+    def _spawned(self) -> subprocess.Popen[bytes]:
         url = f"tcp://{self.address}"
         command = [_program(), "broker", "--listener-url", url, "--advertised-listener-url", url]
         command += ["--authentication"] if self._is_authenticating else []
-        self._process = spawn(command, output=self._directory / "log")
-        await eventually(self._is_ready, 30.0, "the broker is ready")
+        return spawn(command, output=self.log)
 
-    def kill(self) -> None:
-        """End at once. Nothing happens to one that is not running."""
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, signal.SIGKILL)
+    def _serves(self) -> bool:
+        return is_listening(self._port)
 
     def freeze(self) -> None:
         assert self._process is not None
@@ -76,14 +76,6 @@ class KafkaServer:
             return found
         finally:
             await client.stop()
-
-    async def _is_ready(self) -> bool:
-        host, port = self.address.split(":")
-        with suppress(OSError):
-            _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-            return True
-        return False
 
 
 def _program() -> str:

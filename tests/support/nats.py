@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import nats
 from nats.js.api import StreamConfig
 
-from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
-from tests.support.processes import end, spawn
+from tests.support.processes import spawn
+from tests.support.server_process import Launched, is_listening
 
 
-class NatsServer:
+class NatsServer(Launched):
     """`async with` is not needed: `start` it, `kill` it."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         """`options` are written into the server's configuration."""
-        self.port, self._monitor = free_port(), free_port()
+        self.port = free_port()
         directory.mkdir(parents=True)
-        self._directory = directory
+        self.directory, self.log = directory, directory / "log"
         self._file = directory / "nats.json"
         self._options = options
-        self._process: Any = None
         self._configure(options)
 
     @property
@@ -37,20 +36,21 @@ class NatsServer:
 
     async def start(self) -> None:
         """Start, and return when it serves."""
-        program = Path(sys.prefix) / "bin" / "nats-server"
-        self._process = spawn([str(program), "-c", str(self._file)], output=self._directory / "log")
-        await eventually(self._is_ready, 30.0, "NATS is ready")
+        self.launch()
+        await eventually(self.is_ready, 30.0, "NATS is ready")
 
-    def kill(self) -> None:
-        """End at once. Nothing happens to one that is not running."""
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, signal.SIGKILL)
+    def _spawned(self) -> subprocess.Popen[bytes]:
+        program = Path(sys.prefix) / "bin" / "nats-server"
+        return spawn([str(program), "-c", str(self._file)], output=self.log)
+
+    def _serves(self) -> bool:
+        return is_listening(self.port)
 
     def reload(self, **options: Any) -> None:
         """Let the running server use these options beside those of its start, instead of any of an earlier reload. It
         does so a moment later."""
         self._configure(self._options | options)
+        assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
     async def add_stream(self, name: str, *subjects: str, window_seconds: float = 600.0) -> None:
@@ -80,14 +80,8 @@ class NatsServer:
             json.dumps(
                 {
                     "listen": f"127.0.0.1:{self.port}",
-                    "http": f"127.0.0.1:{self._monitor}",
-                    "jetstream": {"store_dir": str(self._directory / "data")},
+                    "jetstream": {"store_dir": str(self.directory / "data")},
                     **options,
                 }
             )
         )
-
-    async def _is_ready(self) -> bool:
-        with suppress(OSError):
-            return (await http.request(self._monitor, "GET", "/healthz")).status == 200
-        return False

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import signal
-import socket
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.support import programs
-from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.postgres import unprivileged_account
 from tests.support.processes import spawn
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess, is_listening
 
-START_SECONDS = 30.0
 # Fewer than the gateways open, so that sessions change hands.
 POOL_SIZE = 4
 
 
 class PgBouncer(ServerProcess):
-    """It leads to every database of the server; sessions are shared, one transaction at a time."""
+    """It leads to every database of the server; sessions are shared, one transaction at a time.
+
+    A `stop` waits for who is connected.
+    """
+
+    _stop_signal = signal.SIGINT
 
     def __init__(self, target_url: str, directory: Path) -> None:
         """`directory` becomes the pooler's and must not exist."""
@@ -50,30 +53,9 @@ max_client_conn = 500
 """
         )
 
-    def start(self) -> None:
-        """Start, and return when it takes connections."""
+    def _spawned(self) -> subprocess.Popen[bytes]:
         command = [str(programs.pgbouncer().path), str(self._settings)]
-        self._process = spawn(command, output=self.log, account=self._account, directory=self.directory)
-        try:
-            eventually_blocking(self._is_ready, START_SECONDS, f"pgbouncer on port {self.port} is ready")
-        except BaseException:
-            self.kill()
-            raise
+        return spawn(command, output=self.log, account=self._account, directory=self.directory)
 
-    def stop(self) -> None:
-        """End in order: who is connected is waited for. Nothing happens to one that is not running."""
-        self._end(signal.SIGINT)
-
-    def kill(self) -> None:
-        """End at once."""
-        self._end(signal.SIGKILL)
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError(f"pgbouncer did not start:\n{self.log.read_text()}")
-        try:
-            with socket.create_connection(("127.0.0.1", self.port)):
-                return True
-        except ConnectionRefusedError:
-            return False
+    def _serves(self) -> bool:
+        return is_listening(self.port)

@@ -18,12 +18,10 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from tests.support import programs
-from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.processes import Account, run, spawn
 from tests.support.server_process import ServerProcess
 
-START_SECONDS = 60.0
 CLIENT_SECONDS = 30.0
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -186,6 +184,8 @@ def _name(url: str) -> str:
 class PostgresServer(Postgres, ServerProcess):
     """A server of our own. It keeps its data, port and URL over `stop` or `crash` and the next `start`."""
 
+    start_seconds = 60.0
+    _stop_signal = signal.SIGINT
     _end_signal = signal.SIGQUIT
 
     def __init__(
@@ -213,26 +213,10 @@ class PostgresServer(Postgres, ServerProcess):
     def _make(self) -> None:
         self._installation.copy_cluster(self.directory)
 
-    def start(self) -> None:
-        """Start, recovering from a crash when there was one, and return when connections are accepted."""
-        self.launch()
-        try:
-            eventually_blocking(self.is_ready, START_SECONDS, f"Postgres on port {self.port} is ready")
-        except BaseException:
-            self._end(signal.SIGQUIT)
-            raise
-
-    def launch(self) -> None:
-        """`start` without waiting; see `is_ready`."""
-        if self._process is not None:
-            raise AssertionError("the server was started already")
+    def _spawned(self) -> subprocess.Popen[bytes]:
         own = {"port": str(self.port), "unix_socket_directories": str(self.directory)}
         settings = {**_SETTINGS, **own, **self._settings}
-        self._process = self._installation.spawn("postgres", self._data, self.log, settings, self._through)
-
-    def stop(self) -> None:
-        """End in order: connections are closed, everything is flushed. Nothing happens to one that is not running."""
-        self._end(signal.SIGINT)
+        return self._installation.spawn("postgres", self._data, self.log, settings, self._through)
 
     def crash(self) -> None:
         """End at once without flushing anything: what a power cut leaves, and the next start recovers from."""
@@ -246,17 +230,14 @@ class PostgresServer(Postgres, ServerProcess):
         """Stop following, and accept writes."""
         assert await self.fetch("SELECT pg_promote(true, 30)")
 
-    def is_ready(self) -> bool:
-        """Whether it accepts connections now; an AssertionError when it has ended."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError(f"Postgres did not start:\n{self.log.read_text()}")
+    def _serves(self) -> bool:
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
         # The eighth line tells the state; a file left by a crash names another process.
-        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() in ("ready", "standby")
+        pid = None if self._process is None else self._process.pid
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() in ("ready", "standby")
 
 
 class PostgresStandby(PostgresServer):

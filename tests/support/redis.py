@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +11,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support import programs
-from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
 from tests.support.processes import spawn
 from tests.support.server_process import ServerProcess
 
-START_SECONDS = 30.0
 CLIENT_SECONDS = 10.0
 
 
@@ -93,30 +91,11 @@ class RedisServer(Redis, ServerProcess):
         """For a gateway that keeps operations here: of a user that may not flush, where there is `GATEWAY_USER`."""
         return self.url.replace("redis://", "redis://gateway:any@")
 
-    def start(self) -> None:
-        """Start and return when commands are served."""
-        if self._process is not None:
-            raise AssertionError("the server was started already")
+    def _spawned(self) -> subprocess.Popen[bytes]:
         # Not every server that is installed lets something be put under it; the one that is brought along does.
         program = programs.redis(is_default=bool(self._through))
         command = [*self._through, str(program.path), *self._options]
-        self._process = spawn(command, output=self.log, directory=self.directory)
-        try:
-            eventually_blocking(self._is_ready, START_SECONDS, f"Redis on port {self.port} is ready")
-        except BaseException:
-            self.kill()
-            raise
+        return spawn(command, output=self.log, directory=self.directory)
 
-    def stop(self) -> None:
-        """End in order. Nothing happens to one that is not running."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End at once, without a word to anybody."""
-        self._end(signal.SIGKILL)
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError(f"Redis did not start:\n{self.log.read_text()}")
+    def _serves(self) -> bool:
         return self.answers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,39 +12,42 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from tests.support.eventually import eventually_blocking
 from tests.support.processes import end, pause, resume
 
 
-class ServerProcess(ABC):
+class Launched(ABC):
     """At most one process at a time. It keeps what it was given, such as its port, over a stop and the next start."""
 
     directory: Path
-    # What ends it at once, with all below it.
+    log: Path
+    # What ends it in order, and what ends it at once, with all below it.
+    _stop_signal = signal.SIGTERM
     _end_signal = signal.SIGKILL
     _process: subprocess.Popen[bytes] | None = None
 
-    @contextmanager
-    def running(self) -> Iterator[Self]:
-        """Started; at the end it is gone, and its directory with it."""
-        try:
-            self.start()
-            yield self
-        finally:
-            self._end(self._end_signal)
-            shutil.rmtree(self.directory)
+    def launch(self) -> None:
+        """Start it without waiting; see `is_ready`."""
+        if self._process is not None:
+            raise AssertionError("the server was started already")
+        self._process = self._spawned()
 
     @abstractmethod
-    def start(self) -> None:
-        """Start, and return when it serves."""
+    def _spawned(self) -> subprocess.Popen[bytes]: ...
 
     @abstractmethod
-    def stop(self) -> None:
-        """End in order. Nothing happens to one that is not running."""
+    def _serves(self) -> bool: ...
 
-    def restart(self) -> None:
-        """`stop`, then `start`."""
-        self.stop()
-        self.start()
+    def is_ready(self) -> bool:
+        """Whether it serves now; an AssertionError when it has ended."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"{type(self).__name__} did not start:\n{self.log.read_text(errors='replace')}")
+        return self._serves()
+
+    def kill(self) -> None:
+        """End at once, without a word to anybody. Nothing happens to one that is not running."""
+        self._end(signal.SIGKILL)
 
     def pause(self) -> None:
         """Freeze the server with all below it: connections stay open and nothing is answered."""
@@ -59,3 +63,46 @@ class ServerProcess(ABC):
         process, self._process = self._process, None
         if process is not None:
             end(process, how)
+
+
+class ServerProcess(Launched):
+    """One that is waited for outside of an event loop."""
+
+    start_seconds = 30.0
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Started; at the end it is gone, and its directory with it."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self._end(self._end_signal)
+            shutil.rmtree(self.directory)
+
+    def start(self) -> None:
+        """Start, and return when it serves."""
+        self.launch()
+        try:
+            eventually_blocking(self.is_ready, self.start_seconds, f"{type(self).__name__} is ready")
+        except BaseException:
+            self._end(self._end_signal)
+            raise
+
+    def stop(self) -> None:
+        """End in order. Nothing happens to one that is not running."""
+        self._end(self._stop_signal)
+
+    def restart(self) -> None:
+        """`stop`, then `start`."""
+        self.stop()
+        self.start()
+
+
+def is_listening(port: int) -> bool:
+    """Whether connections to this port of loopback are taken."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True

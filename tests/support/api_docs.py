@@ -10,15 +10,7 @@ import yaml
 from gateway import __version__
 from gateway.core.outcome import Meaning
 from gateway.core.verdict import RULES, Verdict
-from gateway.protect.reply import (
-    BY_STATUS,
-    CASES,
-    DOUBTS,
-    ROWS,
-    TYPE_PREFIX,
-    Case,
-    Trouble,
-)
+from gateway.protect.reply import BY_STATUS, CASES, DOUBTS, ROWS, TYPE_PREFIX, Case, Trouble
 
 API: Final = Path(__file__).parents[2] / "docs" / "api"
 _HEAD: Final = """\
@@ -47,6 +39,16 @@ _AGAIN: Final = {
     None: "The member `retryable` says whether the same request with the same key can get another response.",
 }
 _TEXT: Final = {"type": "string"}
+_OUTCOMES: Final = [meaning.replace("_", "-") for meaning in Meaning]
+_HEADERS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
+    ("IdempotencyStatus", "What became of the request.", {"enum": [verdict.value for verdict in Verdict]}, "stored"),
+    ("IdempotencyOutcome", "What is known of an effect of the request, for a gateway in front of this one.",
+     {"enum": _OUTCOMES}, "retryable"),
+    ("IdempotentReplayed", "This is the response to an earlier request.", {"enum": ["true"]}, "true"),
+    ("IdempotencyExpires", "Until when a repeat gets this response, as an HTTP date.", {},
+     "Sun, 06 Nov 1994 08:49:37 GMT"),
+    ("RetryAfter", "After how many seconds to repeat the request.", {"pattern": "^[0-9]+$"}, "1"),
+)  # fmt: skip
 
 
 def generated() -> dict[Path, str]:
@@ -117,28 +119,13 @@ def _openapi() -> dict[str, Any]:
                 },
             },
             "headers": {
-                "IdempotencyStatus": _header(
-                    "What became of the request.", "stored", enum=[verdict.value for verdict in Verdict]
-                ),
-                "IdempotencyOutcome": _header(
-                    "What is known of an effect of the request, for a gateway in front of this one.",
-                    "retryable",
-                    enum=[meaning.replace("_", "-") for meaning in Meaning],
-                ),
-                "IdempotentReplayed": _header("This is the response to an earlier request.", "true", enum=["true"]),
-                "IdempotencyExpires": _header(
-                    "Until when a repeat gets this response, as an HTTP date.", "Sun, 06 Nov 1994 08:49:37 GMT"
-                ),
-                "RetryAfter": _header("After how many seconds to repeat the request.", "1", pattern="^[0-9]+$"),
+                name: {"description": description, "schema": _TEXT | schema, "example": example}
+                for name, description, schema, example in _HEADERS
             },
             "schemas": {"Problem": _problem_schema()},
             "responses": {component(code): _response(code) for code in CASES},
         },
     }
-
-
-def _header(description: str, example: str, **schema: Any) -> dict[str, Any]:
-    return {"description": description, "schema": _TEXT | schema, "example": example}
 
 
 def _problem_schema() -> dict[str, Any]:
@@ -176,12 +163,9 @@ def _problem_schema() -> dict[str, Any]:
 
 def _response(code: Verdict | Trouble) -> dict[str, Any]:
     case = CASES[code]
-    headers = {}
-    if isinstance(code, Verdict):
-        headers["Idempotency-Status"] = {"$ref": "#/components/headers/IdempotencyStatus"}
-        headers["Idempotency-Outcome"] = {"$ref": "#/components/headers/IdempotencyOutcome"}
-    if any(map(_is_retryable, _cases(code))):
-        headers["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}
+    names = ["Idempotency-Status", "Idempotency-Outcome"] if isinstance(code, Verdict) else []
+    names += ["Retry-After"] if any(map(_is_retryable, _cases(code))) else []
+    headers = {name: {"$ref": f"#/components/headers/{name.replace('-', '')}"} for name in names}
     schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": {"code": {"const": code.value}}}]}
     return {
         "description": f"{case.title} ({case.status}, `{code}`).",

@@ -38,9 +38,7 @@ def generated() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(_values_schema(), indent=2) + "\n",
     }
     dashboard = DEPLOY / "grafana" / "idempotency-gateway.json"
-    if dashboard.exists():
-        files[CHART / "files" / dashboard.name] = dashboard.read_text("utf-8")
-    return files
+    return files | {CHART / "files" / dashboard.name: dashboard.read_text("utf-8")}
 
 
 def _values_schema() -> dict[str, Any]:
@@ -88,15 +86,19 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
+def _strings(names: str) -> dict[str, dict[str, Any]]:
+    return dict.fromkeys(names.split(), _STRING)
+
+
 _STRING: Final = {"type": "string"}
 _INTEGER: Final = {"type": "integer"}
-_OBJECT: Final = {"type": "object"}
-_NAMED: Final = {"type": "object", "required": ["name"], "properties": {"name": _STRING}}
-_MAP: Final = {"type": "object", "additionalProperties": _STRING}
 _BOOLEAN: Final = {"type": "boolean"}
-_COUNT: Final = {"type": "integer", "minimum": 0}
-_REFERENCE: Final = _closed("name", name=_STRING, optional=_BOOLEAN)
+_OBJECT: Final = {"type": "object"}
+_MAP: Final = {**_OBJECT, "additionalProperties": _STRING}
+_NAMED: Final = {**_OBJECT, "required": ["name"], "properties": {"name": _STRING}}
+_COUNT: Final = {**_INTEGER, "minimum": 0}
 _PORT: Final = {"type": ["integer", "string"]}
+_REFERENCE: Final = _closed("name", name=_STRING, optional=_BOOLEAN)
 _PEER: Final = _closed(
     namespaceSelector=_OBJECT, podSelector=_OBJECT, ipBlock=_closed("cidr", cidr=_STRING, **{"except": _list(_STRING)})
 )
@@ -106,58 +108,42 @@ _PROBE: Final = _closed(
         ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold"), _COUNT
     )
 )
+_MAPS: Final = (
+    "annotations",
+    "commonAnnotations",
+    "commonLabels",
+    "labels",
+    "nodeSelector",
+    "podAnnotations",
+    "podLabels",
+)
+_OBJECTS: Final = ("affinity", "extraPodSpec", "podSecurityContext", "securityContext")
+_MOUNT: Final = _strings("name mountPath subPath subPathExpr mountPropagation recursiveReadOnly")
 KINDS: Final[dict[str, dict[str, Any]]] = {
-    "affinity": _OBJECT,
-    "annotations": _MAP,
+    **dict.fromkeys(_MAPS, _MAP),
+    **dict.fromkeys(_OBJECTS, _OBJECT),
+    **dict.fromkeys(("extraVolumes", "initContainers", "sidecars"), _list(_NAMED)),
+    **dict.fromkeys(("hostnames", "hosts"), _list(_STRING)),
+    **dict.fromkeys(("minAvailable", "service.targetPort"), _PORT),
+    **dict.fromkeys(("probes.liveness", "probes.readiness", "probes.startup"), _PROBE),
+    **dict.fromkeys(("networkPolicy.callers", "networkPolicy.monitoring"), _list(_PEER)),
     "autoscaling.behavior": _closed(scaleDown=_OBJECT, scaleUp=_OBJECT),
-    "autoscaling.metrics": {**_list({"type": "object", "required": ["type"]}), "minItems": 1},
-    "commonAnnotations": _MAP,
-    "commonLabels": _MAP,
+    "autoscaling.metrics": {**_list({**_OBJECT, "required": ["type"]}), "minItems": 1},
     "envFrom": _list(_closed(prefix=_STRING, secretRef=_REFERENCE, configMapRef=_REFERENCE)),
     "extraEnv": _list(_closed("name", name=_STRING, value=_STRING, valueFrom=_OBJECT)),
-    "extraPodSpec": _OBJECT,
-    "extraVolumeMounts": _list(
-        _closed(
-            *("name", "mountPath"),
-            **dict.fromkeys(("name", "mountPath", "subPath", "subPathExpr", "mountPropagation"), _STRING),
-            **dict.fromkeys(("recursiveReadOnly",), _STRING),
-            readOnly=_BOOLEAN,
-        )
-    ),
-    "extraVolumes": _list(_NAMED),
-    "hostnames": _list(_STRING),
-    "hosts": _list(_STRING),
-    "httpRoute.parentRefs": _list(
-        _closed("name", **dict.fromkeys(("group", "kind", "namespace", "name", "sectionName"), _STRING), port=_INTEGER)
-    ),
+    "extraVolumeMounts": _list(_closed("name", "mountPath", **_MOUNT, readOnly=_BOOLEAN)),
+    "httpRoute.parentRefs": _list(_closed("name", **_strings("group kind namespace name sectionName"), port=_INTEGER)),
     "httpRoute.timeouts": _closed(request=_STRING, backendRequest=_STRING),
     "imagePullSecrets": _list(_closed("name", name=_STRING)),
     "ingress.tls": _list(_closed(hosts=_list(_STRING), secretName=_STRING)),
-    "initContainers": _list(_NAMED),
-    "labels": _MAP,
-    "minAvailable": _PORT,
-    "networkPolicy.callers": _list(_PEER),
     "networkPolicy.egress": _list(_closed("to", to=_list(_PEER), ports=_POLICY_PORTS)),
     "networkPolicy.ingress": _list(_closed("from", ports=_POLICY_PORTS, **{"from": _list(_PEER)})),
-    "networkPolicy.monitoring": _list(_PEER),
-    "nodeSelector": _MAP,
-    "paths": {**_list({"type": "string", "pattern": "^/"}), "minItems": 1},
-    "podAnnotations": _MAP,
-    "podLabels": _MAP,
-    "podSecurityContext": _OBJECT,
-    "probes.liveness": _PROBE,
-    "probes.readiness": _PROBE,
-    "probes.startup": _PROBE,
+    "paths": {**_list({**_STRING, "pattern": "^/"}), "minItems": 1},
     "resources": _closed(requests=_OBJECT, limits=_OBJECT, claims=_list(_NAMED)),
-    "secretKeys": _list({"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}),
-    "securityContext": _OBJECT,
-    "service.targetPort": _PORT,
+    "secretKeys": _list({**_STRING, "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}),
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
-    "sidecars": _list(_NAMED),
-    "tolerations": _list(
-        _closed(**dict.fromkeys(("key", "operator", "value", "effect"), _STRING), tolerationSeconds=_INTEGER)
-    ),
-    "topologySpreadConstraints": _list({"type": "object", "required": ["maxSkew", "topologyKey", "whenUnsatisfiable"]}),
+    "tolerations": _list(_closed(**_strings("key operator value effect"), tolerationSeconds=_INTEGER)),
+    "topologySpreadConstraints": _list({**_OBJECT, "required": ["maxSkew", "topologyKey", "whenUnsatisfiable"]}),
     "updateStrategy": _closed(type={"enum": ["RollingUpdate", "OnDelete"]}, rollingUpdate=_OBJECT),
 }
 """What is empty by default, or Kubernetes' own, by its path or by its last name."""

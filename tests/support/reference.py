@@ -64,11 +64,8 @@ def lifecycle() -> str:
 
 
 def _meaning(row: Row) -> str:
-    limits = []
-    if row.same_fingerprint:
-        limits.append("only for the same request")
-    if row.refused_under_doubt:
-        limits.append("never where an earlier attempt is in doubt")
+    limits = ["only for the same request"] * row.same_fingerprint
+    limits += ["never where an earlier attempt is in doubt"] * row.refused_under_doubt
     return f"{row.meaning}{'; ' if limits else ''}{', '.join(limits)}"
 
 
@@ -90,13 +87,9 @@ def problems() -> str:
         cases += [(f"`{code}`", case) for (each, _), case in BY_STATUS.items() if each is code]
         for name, case in cases:
             again = "yes" if isinstance(case.retry, int) else "as you like" if case.retry == "open" else "no"
-            rows.append((name, str(case.status), again, _without_blanks(case.detail)))
+            # A detail with its gaps shown as gaps.
+            rows.append((name, str(case.status), again, re.sub(r"\{[a-z]+\}", "…", case.detail)))
     return _table(("code", "status", "same key again?", "what the response says"), rows)
-
-
-def _without_blanks(detail: str) -> str:
-    """A detail with its gaps shown as gaps."""
-    return re.sub(r"\{[a-z]+\}", "…", detail)
 
 
 def outcomes() -> str:
@@ -157,7 +150,7 @@ def settings() -> str:
         for name, field in model.model_fields.items():
             default = f"`{text}`" if (text := _default(field)) else "**required**" if field.is_required() else "–"
             about = " ".join(descriptions(model).get(field.alias or name, "").split())
-            rows.append((f"`{field.alias or name}`", _kind(field), default, about))
+            rows.append((f"`{field.alias or name}`", _kind_of(annotated(field)), default, about))
         form = f", with `{_form(model)}`" if paths.count(path) > 1 else ""
         title = f"`{path}`{form}" if path else "The file"
         about = " ".join((model.__doc__ or "").split())
@@ -175,14 +168,11 @@ def anchor(heading: str) -> str:
 
 def _form(model: type[BaseModel]) -> str:
     """The setting that tells a form of a section from the others."""
-    for name, field in model.model_fields.items():
-        if name == "kind":
-            return f"kind: {_default(field) or get_args(field.annotation)[0]}"
-    return next(field.alias or name for name, field in model.model_fields.items() if _is_first(name, field))
-
-
-def _is_first(name: str, field: FieldInfo) -> bool:
-    return field.is_required() and name not in ("required", "format")
+    if (kind := model.model_fields.get("kind")) is not None:
+        return f"kind: {_default(kind) or get_args(kind.annotation)[0]}"
+    required = [name for name, field in model.model_fields.items() if field.is_required()]
+    first = next(name for name in required if name not in ("required", "format"))
+    return model.model_fields[first].alias or first
 
 
 def sections() -> Iterator[tuple[str, type[BaseModel]]]:
@@ -198,11 +188,11 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
             continue
         seen.add(model)
         yield path, model
-        below = []
-        for name, field in model.model_fields.items():
-            inner = f"{path}.{field.alias or name}" if path else field.alias or name
-            below += [(inner + suffix, found) for suffix, found in models_in(annotated(field))]
-        waiting[:0] = below
+        waiting[:0] = [
+            (f"{path}.{field.alias or name}{suffix}".removeprefix("."), found)
+            for name, field in model.model_fields.items()
+            for suffix, found in models_in(annotated(field))
+        ]
 
 
 def annotated(field: FieldInfo) -> Any:
@@ -223,38 +213,25 @@ def models_in(kind: Any, suffix: str = "") -> Iterator[tuple[str, type[BaseModel
             yield from models_in(each, suffix)
 
 
-def _kind(field: FieldInfo) -> str:
-    """The type of a setting with its bounds, in words."""
-    return _kind_of(annotated(field))
-
-
 def _kind_of(kind: Any) -> str:
+    """The type of a setting with its bounds, in words."""
     if get_origin(kind) is Annotated:
         inner, *metadata = get_args(kind)
         for each in metadata:
             if isinstance(each, Leaf):
                 return _leaf(each)
-        most = next((most for each in _unpacked(metadata) if (most := getattr(each, "max_length", None))), None)
+        unpacked = [one for each in metadata for one in (each.metadata if isinstance(each, FieldInfo) else (each,))]
+        most = next((most for each in unpacked if (most := getattr(each, "max_length", None))), None)
         return _kind_of(inner) + (f", at most {most}" if most is not None and get_origin(inner) is tuple else "")
-    match get_origin(kind):
-        case origin if origin is Literal:
-            return _names([str(each) for each in get_args(kind)])
-        case origin if origin is tuple:
-            return f"list of {_kind_of(get_args(kind)[0])}"
-        case origin if origin is dict:
-            return "mapping of names to values"
-        case None:
-            return _plain(kind)
-    words = [_kind_of(each) for each in get_args(kind) if each is not type(None)]
-    return " or ".join(dict.fromkeys(words))
-
-
-def _unpacked(metadata: Sequence[Any]) -> Iterator[Any]:
-    for each in metadata:
-        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
-
-
-def _plain(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _names([str(each) for each in parts])
+    if origin is tuple:
+        return f"list of {_kind_of(parts[0])}"
+    if origin is dict:
+        return "mapping of names to values"
+    if origin is not None:
+        return " or ".join(dict.fromkeys(_kind_of(each) for each in parts if each is not type(None)))
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return "mapping"
     return {SecretStr: "secret", SecretBytes: "secret", int: "whole number", bool: "true or false"}.get(kind, "text")
@@ -272,18 +249,14 @@ def _default(field: FieldInfo) -> str:
     match field.default:
         case None:
             return ""
-        case value if value is PydanticUndefined:
-            return ""
         case bool() as flag:
             return str(flag).lower()
-        case () | []:
-            return "[]"
-        case tuple() as items:
+        case tuple() | list() as items:
             return f"[{', '.join(map(str, items))}]"
         case dict():
             return "{}"
         case value:
-            return str(value)
+            return "" if value is PydanticUndefined else str(value)
 
 
 # -- command line ------------------------------------------------------------------------------------------------------
@@ -311,16 +284,14 @@ def _escaped(text: str) -> str:
 
 def _usage(action: argparse.Action) -> str:
     """An option as it is written."""
-    value = action.metavar or action.dest.upper()
-    if action.choices is not None:
-        value = "\\|".join(map(str, action.choices)) if len(list(action.choices)) < 4 else action.dest.upper()
-    if not action.option_strings:
-        return f"`{value}`"
+    choices = [str(each) for each in action.choices or ()]
+    value = str(action.metavar or action.dest.upper())
+    if choices:
+        value = "|".join(choices) if len(choices) < 4 else action.dest.upper()
     if action.nargs == 0:
-        return f"`{action.option_strings[0]}`"
-    option = f"`{action.option_strings[0]} {value}`".replace("\\|", "|")
-    more = _names([str(each) for each in action.choices]) if action.choices and len(list(action.choices)) >= 4 else ""
-    return option + (f": {more}" if more else "")
+        value = ""
+    option = f"`{' '.join(filter(None, (*action.option_strings[:1], value)))}`"
+    return option + (f": {_names(choices)}" if action.option_strings and len(choices) >= 4 else "")
 
 
 # -- admin API ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,8 +26,20 @@ class NoAnswerError(ConnectionError):
         self.received = received
 
 
+class Message:
+    """What requests and responses have in common."""
+
+    __slots__ = ()
+    headers: Headers
+
+    def values(self, name: str) -> list[bytes]:
+        """Every value of the field, in order."""
+        wanted = name.lower().encode()
+        return [value for field, value in self.headers if field.lower() == wanted]
+
+
 @dataclass(frozen=True, slots=True)
-class Response:
+class Response(Message):
     """A response as it stood on the wire. `complete` is False when its framing was broken off."""
 
     version: bytes
@@ -37,11 +50,6 @@ class Response:
     complete: bool
     interim: list[tuple[int, Headers]]
     trailers: Headers
-
-    def values(self, name: str) -> list[bytes]:
-        """Every value of the field, in order."""
-        wanted = name.lower().encode()
-        return [value for field, value in self.headers if field.lower() == wanted]
 
     def header(self, name: str) -> str | None:
         """The only value of the field, or None; an AssertionError when there are several."""
@@ -152,13 +160,12 @@ async def _read_response(reader: asyncio.StreamReader, method: str) -> Response:
     if method == "HEAD" or status in (101, 204, 304):
         body, complete = b"", True
     elif b"transfer-encoding" in framing:
-        body, complete, trailers = await _read_chunked(reader)
+        body, complete, trailers = await read_chunked(reader)
     elif b"content-length" in framing:
-        wanted = int(framing[b"content-length"])
-        body = await _read_up_to(reader, wanted)
+        body, _ = await _read_up_to(reader, wanted := int(framing[b"content-length"]))
         complete = len(body) == wanted
     else:
-        body, complete = await _read_to_end(reader)
+        body, complete = await _read_up_to(reader)
     return Response(version, status, reason, headers, body, complete, interim, trailers)
 
 
@@ -175,48 +182,38 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[bytes, int, bytes, He
         raise NoAnswerError(b"") from None
     line, *fields = head[:-4].split(b"\r\n")
     version, status, reason = (line + b" ").split(b" ", 2)
-    return version, int(status), reason.rstrip(b" "), [_field(field) for field in fields]
+    return version, int(status), reason.rstrip(b" "), [field_of(field) for field in fields]
 
 
-def _field(line: bytes) -> tuple[bytes, bytes]:
+def field_of(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     assert colon, f"not a field line: {line!r}"
     return name, value.strip(b" \t")
 
 
-async def _read_chunked(reader: asyncio.StreamReader) -> tuple[bytes, bool, Headers]:
+async def read_chunked(reader: asyncio.StreamReader) -> tuple[bytes, bool, Headers]:
+    """Body and trailers, and whether all was there."""
     body = b""
     trailers: Headers = []
     try:
         while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
-            chunk = await _read_up_to(reader, size)
+            chunk, _ = await _read_up_to(reader, size)
             body += chunk
             if len(chunk) < size:
                 return body, False, []
             assert await reader.readexactly(2) == b"\r\n"
         while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
-            trailers.append(_field(line[:-2]))
+            trailers.append(field_of(line[:-2]))
     except (asyncio.IncompleteReadError, ConnectionError):
         return body, False, []
     return body, True, trailers
 
 
-async def _read_up_to(reader: asyncio.StreamReader, count: int) -> bytes:
-    """`count` bytes, or fewer when the connection ends before."""
+async def _read_up_to(reader: asyncio.StreamReader, count: int = sys.maxsize) -> tuple[bytes, bool]:
+    """So many bytes, or fewer when the connection ends before; and whether it did not end with an error."""
     body = b""
     try:
-        while len(body) < count and (part := await reader.read(count - len(body))):
-            body += part
-    except ConnectionError:
-        return body
-    return body
-
-
-async def _read_to_end(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
-    """What comes until the connection ends, and whether it ended with FIN."""
-    body = b""
-    try:
-        while part := await reader.read(_HEAD_BYTES_MAX):
+        while len(body) < count and (part := await reader.read(min(_HEAD_BYTES_MAX, count - len(body)))):
             body += part
     except (ConnectionError, ssl.SSLError):
         return body, False

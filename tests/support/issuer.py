@@ -8,13 +8,15 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import get_default_algorithms
+
+from tests.support.receiver import Answering
 
 AUDIENCE = "payments"
 KEYS_PATH = "/keys"
@@ -64,7 +66,7 @@ def key_set(*keys: SigningKey) -> dict[str, Any]:
     return {"keys": [key.jwk for key in keys]}
 
 
-class Issuer:
+class Issuer(Answering):
     """`async with Issuer() as issuer`: serves its keys at `/keys`, and the configuration that names them.
 
     `requests` are the paths that were asked for. While `answer` is set, it makes every response; one that returns None
@@ -72,6 +74,7 @@ class Issuer:
     """
 
     def __init__(self, *keys: SigningKey, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
         self.keys = list(keys) or [signing_key()]
         self.headers: dict[str, str] = {}
         self.answer: Answer | None = None
@@ -79,35 +82,10 @@ class Issuer:
         self.requests: list[str] = []
         self.hold = asyncio.Event()
         self.hold.set()
-        self._tls = tls
-        self._asked = asyncio.Condition()
-        self._closing = asyncio.Event()
-        self._runner: web.AppRunner | None = None
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.leave()
-
-    async def open(self) -> None:
-        """Listen, on the same port as before."""
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self._respond)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls).start()
-        self.port = self._runner.addresses[0][1]
 
     async def leave(self) -> None:
-        """Listen no longer."""
-        runner, self._runner = self._runner, None
         self.hold.set()
-        self._closing.set()
-        if runner is not None:
-            await runner.cleanup()
+        await super().leave()
 
     @property
     def url(self) -> str:
@@ -120,8 +98,7 @@ class Issuer:
 
     async def wait_requests(self, number: int, seconds: float = 30.0) -> None:
         """Return once it was asked so often."""
-        async with asyncio.timeout(seconds), self._asked:
-            await self._asked.wait_for(lambda: len(self.requests) >= number)
+        await self._wait_noted(self.requests, number, seconds)
 
     def section(self, **changes: Any) -> dict[str, Any]:
         """How a configuration names this issuer."""
@@ -137,23 +114,15 @@ class Issuer:
         """A token, by the first of its keys if nothing else is said."""
         return (key or self.keys[0]).sign(self.claims(now, sub, **changes))
 
-    async def _respond(self, request: web.Request) -> web.StreamResponse:
-        async with self._asked:
-            self.requests.append(request.path)
-            self._asked.notify_all()
+    async def answer_to(self, request: web.Request) -> web.StreamResponse | None:
+        await self._note(self.requests, request.path)
         await self.hold.wait()
         if self.answer is not None:
-            response = self.answer()
-            if response is None:
-                await self._closing.wait()
-                return web.Response(status=503)
-            return response
+            return self.answer()
         if request.path == DISCOVERY_PATH:
-            configuration = {"issuer": self.url, "jwks_uri": self.keys_url, **self.configuration}
-            return web.json_response(configuration)
-        return web.Response(
-            body=json.dumps(key_set(*self.keys)), headers={"Content-Type": "application/json", **self.headers}
-        )
+            return web.json_response({"issuer": self.url, "jwks_uri": self.keys_url, **self.configuration})
+        headers = {"Content-Type": "application/json", **self.headers}
+        return web.Response(body=json.dumps(key_set(*self.keys)), headers=headers)
 
 
 def bearer(token: str) -> tuple[str, str]:

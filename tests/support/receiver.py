@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 from aiohttp import web
 
+T = TypeVar("T")
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
@@ -30,28 +32,66 @@ class Received:
         return document
 
 
-class Receiver:
-    """`async with Receiver() as receiver`. `answers` are given one after the other, then 204; None never answers."""
+class Answering:
+    """A real HTTP server on a port that it keeps. Where `None` is answered, no response comes before it leaves."""
 
-    def __init__(self, *answers: Answer) -> None:
-        self.received: list[Received] = []
-        self.answers = list(answers)
-        self._news = asyncio.Condition()
-        self._hanging = asyncio.Event()
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._take)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
+        self._tls = tls
+        self._news = asyncio.Condition()
+        self._leaving = asyncio.Event()
+        self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
+        await self.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._hanging.set()
-        await self._runner.cleanup()
+        await self.leave()
+
+    async def open(self) -> None:
+        """Listen, on the same port as before."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._respond)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def leave(self) -> None:
+        """Listen no longer."""
+        runner, self._runner = self._runner, None
+        self._leaving.set()
+        if runner is not None:
+            await runner.cleanup()
+
+    async def answer_to(self, request: web.Request) -> web.StreamResponse | None:
+        raise NotImplementedError
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        response = await self.answer_to(request)
+        if response is None:
+            await self._leaving.wait()
+            return web.Response(status=503)
+        return response
+
+    async def _note(self, requests: list[T], request: T) -> None:
+        async with self._news:
+            requests.append(request)
+            self._news.notify_all()
+
+    async def _wait_noted(self, requests: list[T], number: int, seconds: float) -> None:
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(lambda: len(requests) >= number)
+
+
+class Receiver(Answering):
+    """`async with Receiver() as receiver`. `answers` are given one after the other, then 204."""
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__()
+        self.received: list[Received] = []
+        self.answers = list(answers)
 
     @property
     def url(self) -> str:
@@ -59,21 +99,13 @@ class Receiver:
 
     async def wait_received(self, number: int, seconds: float = 30.0) -> list[Received]:
         """Return once so many requests have come."""
-        async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: len(self.received) >= number)
+        await self._wait_noted(self.received, number, seconds)
         return self.received
 
-    async def _take(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        async with self._news:
-            self.received.append(Received({name.lower(): value for name, value in request.headers.items()}, body))
-            self._news.notify_all()
-        answer = self.answers.pop(0) if self.answers else lambda _: web.Response(status=204)
-        response = answer(request)
-        if response is None:
-            await self._hanging.wait()
-            return web.Response(status=503)
-        return response
+    async def answer_to(self, request: web.Request) -> web.StreamResponse | None:
+        body, headers = await request.read(), {name.lower(): value for name, value in request.headers.items()}
+        await self._note(self.received, Received(headers, body))
+        return self.answers.pop(0)(request) if self.answers else web.Response(status=204)
 
 
 def status(code: int, text: str = "", **headers: str) -> Answer:

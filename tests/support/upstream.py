@@ -17,14 +17,14 @@ from enum import Enum
 from typing import Self
 
 from tests.support.eventually import eventually
-from tests.support.http import Headers
+from tests.support.http import Headers, Message, field_of, read_chunked
 from tests.support.relay import reset
 
 _HEAD_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Received(Message):
     """A request that arrived whole. `number` counts them from 1; `connection` counts connections from 1."""
 
     number: int
@@ -35,11 +35,6 @@ class Received:
     headers: Headers
     body: bytes
     trailers: Headers
-
-    def values(self, name: str) -> list[bytes]:
-        """Every value of the field, in order."""
-        wanted = name.lower().encode()
-        return [value for field, value in self.headers if field.lower() == wanted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +173,16 @@ class RecordingUpstream:
         head = (first + await reader.readuntil(b"\r\n\r\n"))[:-4]
         line, *fields = head.split(b"\r\n")
         method, target, version = line.split(b" ")
-        headers = [_field(field) for field in fields]
+        headers = [field_of(field) for field in fields]
         lower = {name.lower(): value.lower() for name, value in headers}
         if self.continues and lower.get(b"expect") == b"100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = b""
         trailers: Headers = []
         if b"transfer-encoding" in lower:
-            body, trailers = await _read_chunked(reader)
+            body, complete, trailers = await read_chunked(reader)
+            if not complete:
+                raise ConnectionError("the request broke off")
         elif b"content-length" in lower:
             body = await reader.readexactly(int(lower[b"content-length"]))
         number = len(self.requests) + 1
@@ -285,22 +282,6 @@ def _whole_body(answer: Answer) -> bytes:
     if isinstance(answer.body, bytes):
         return answer.body
     return b"".join(piece for piece in answer.body if isinstance(piece, bytes))
-
-
-def _field(line: bytes) -> tuple[bytes, bytes]:
-    name, _, value = line.partition(b":")
-    return name, value.strip(b" \t")
-
-
-async def _read_chunked(reader: asyncio.StreamReader) -> tuple[bytes, Headers]:
-    body = b""
-    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
-        body += await reader.readexactly(size)
-        await reader.readexactly(2)
-    trailers: Headers = []
-    while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
-        trailers.append(_field(line[:-2]))
-    return body, trailers
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,6 @@ def server_workspace() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_installation(server_workspace: Path) -> PostgresInstallation:
-    """The programs of the Postgres that the tests start."""
     return PostgresInstallation(server_workspace / "postgres")
 
 
@@ -62,7 +61,6 @@ async def postgres_url(postgres_server: Postgres) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_databases(postgres_server: Postgres) -> Iterator[MigratedDatabases]:
-    """Those that are used again."""
     databases = MigratedDatabases(postgres_server, migrate)
     try:
         yield databases
@@ -131,7 +129,6 @@ async def no_task_is_left() -> AsyncIterator[None]:
 
 
 def pytest_report_header() -> list[str]:
-    """Which servers judge the program."""
     return programs.described()
 
 
@@ -218,7 +215,6 @@ pytest_runtest_setup, pytest_runtest_call, pytest_runtest_teardown = map(_time_o
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A skipped test fails, and so does one that is expected to fail."""
     report = yield
     if report.skipped or hasattr(report, "wasxfail"):
         report.outcome = "failed"
@@ -229,7 +225,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A module that skips itself fails."""
     report = yield
     if report.skipped:
         report.outcome = "failed"

@@ -104,7 +104,6 @@ def _run(*command: str, cwd: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Build, or prove; returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.packaging", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--to", type=Path, help="build the wheel and the sdist there, and nothing else")
     asked = parser.parse_args(arguments)

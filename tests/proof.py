@@ -80,7 +80,6 @@ PARTS: Final = (
 
 
 def main(arguments: list[str]) -> int:
-    """Run the parts that are asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.proof", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], default=[])
     parser.add_argument("--beside", type=int, default=3, metavar="N", help="how many run at the same time (3)")

@@ -37,7 +37,6 @@ _PROJECT: Final = "idempotency-gateway"
 
 
 def release(directory: Path, image: str = "") -> list[Path]:
-    """Make all files of a release; returns their paths."""
     # Of the same sources comes the same wheel, to the bit.
     os.environ["SOURCE_DATE_EPOCH"] = _git("log", "-1", "--format=%ct")
     wheel, sdist = build(directory)
@@ -131,7 +130,6 @@ def _digest(path: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Make a release; returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.release", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--to", type=Path, required=True, help="where the files go")
     parser.add_argument("--image", default="", help="the image of the chart, by its digest: REPOSITORY@sha256:...")

@@ -142,7 +142,6 @@ def temporary_files() -> Iterator[None]:
 
 
 def _is_fit(directory: Path) -> bool:
-    """Whether there is room, and programs can be run from there."""
     try:
         found = os.statvfs(directory)
     except OSError:

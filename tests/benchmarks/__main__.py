@@ -27,7 +27,6 @@ MEASUREMENTS: Final[dict[str, ModuleType]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line as a value."""
     whole = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").split("\n")[0])
     kinds = whole.add_subparsers(dest="measurement", required=True, metavar="MEASUREMENT")
     for name, module in MEASUREMENTS.items():

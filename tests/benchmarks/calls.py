@@ -96,7 +96,6 @@ class _Profile:
         self.calls.append(Call(is_on_loop, depth, file[len(_HOME) + 1 : -len(".py")], frame.f_code.co_qualname))
 
     async def wait_quiet(self) -> None:
-        """Return when nothing was called for a while."""
         before = -1
         while before != len(self.calls):
             before = len(self.calls)

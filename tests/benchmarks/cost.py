@@ -87,7 +87,6 @@ class Work:
         return self.subject if self.subject == BASELINE else f"{self.kind}, {self.subject}"
 
     def shape(self, body_bytes: int) -> load.Shape:
-        """What it is asked."""
         path = UNPROTECTED if self.kind == _PASSED else PROTECTED
         verdicts = {_REPLAY: b"replayed", _REPLAY_FROM_REDIS: b"replayed", _NEW_KEY: b"stored"}
         return load.Shape(path, body_bytes, verdicts.get(self.kind))
@@ -103,12 +102,10 @@ class Line:
 
     @property
     def requests_a_core(self) -> float:
-        """How many requests a second keep one core busy."""
         return 1e6 / self.cpu_us
 
     @property
     def gate(self) -> Held | None:
-        """What it is held to."""
         return GATE.get(self.work.name)
 
     @property

@@ -51,7 +51,6 @@ _SCOPES: Final = 1_000
 
 
 def fill(store: Mapping[str, str], records: int, times: Mapping[str, str] = ALIVE) -> None:
-    """Make that many completed records."""
     _fill(store, records, times, _complete_sqlite, _complete_postgres)
 
 

@@ -69,7 +69,6 @@ class SqliteStore:
         self._batches: SimpleQueue[Waiting] = SimpleQueue()
 
     async def work(self) -> None:
-        """Write what waits, until a write fails."""
         await asyncio.to_thread(self._work)
 
     def write(self, operation: Operation) -> asyncio.Future[bool]:
@@ -173,7 +172,6 @@ class PostgresStore:
         return future
 
     async def work(self) -> None:
-        """Write what waits, until a write fails."""
         claiming, recording = await asyncpg.connect(self._url), await asyncpg.connect(self._url)
         await claiming.execute(_POSTGRES)
         claim, record = await claiming.prepare(_POSTGRES_CLAIM), await recording.prepare(_POSTGRES_RECORD)
@@ -209,7 +207,6 @@ class Copies(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def find(self, operation_id: bytes) -> asyncio.Future[bytes | None]:
-        """A copy, or None."""
         future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._ask(future, "GET", operation_id)
         return future

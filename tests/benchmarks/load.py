@@ -53,7 +53,6 @@ class Shape:
     status: int = 200
 
     def parts(self) -> tuple[bytes, bytes]:
-        """The request before and after its key."""
         body = b'{"amount": 1000, "currency": "eur", "note": "'
         body += b"n" * (self.body_bytes - len(body) - 2) + b'"}'
         before = b"POST %b HTTP/1.1\r\nHost: api.test\r\nAccept: application/json\r\n" % self.path
@@ -131,7 +130,6 @@ class _Run:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, port: int, connections: int) -> None:
-        """Open all connections and begin."""
         loop = asyncio.get_running_loop()
         callers = [
             (await loop.create_connection(lambda: _Caller(self), "127.0.0.1", port))[1] for _ in range(connections)
@@ -140,23 +138,19 @@ class _Run:
         self.begin(callers)
 
     def begin(self, callers: list[_Caller]) -> None:
-        """Each says its first."""
         for caller in callers:
             caller.say()
 
     def freed(self, caller: _Caller) -> None:
-        """A connection has its answer."""
         caller.say()
 
     def left(self, caller: _Caller) -> None:
-        """A connection is done."""
         self.busy.discard(caller)
         caller.transport.abort()
         if not self.busy and not self.ended.done():
             self.ended.set_result(None)
 
     def fail(self, text: str) -> None:
-        """End the run in error, unless it is over anyway."""
         if not self.ended.done() and not self.is_over:
             self.is_over = True
             self.ended.set_exception(AssertionError(text))
@@ -202,8 +196,6 @@ class _PacedRun(_Run):
 
 
 def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = CONNECTIONS) -> None:
-    """Send one request under each key."""
-
     async def run() -> None:
         said = _Run(shape, iter(keys))
         await said.open(port, connections)
@@ -213,7 +205,6 @@ def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = CONN
 
 
 def some_keys(count: int) -> list[bytes]:
-    """So many new keys."""
     return list(islice(new_keys(), count))
 
 

@@ -49,7 +49,6 @@ class _PostgresKeys:
 
 
 async def main(port: str, upstream_port: str, url: str) -> None:
-    """Serve until killed."""
     keys: _RedisKeys | _PostgresKeys
     if url.startswith("redis:"):
         keys = _RedisKeys(Redis.from_url(url))

@@ -94,7 +94,6 @@ class Place(ExitStack):
         return self._python(name, module, str(self.service.port), *arguments)
 
     def nginx(self) -> Program | None:
-        """One as a plain proxy, started; None where the machine has none."""
         program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
         return None if program is None else self.started(nginx(program, self.service.port, self.directory))
 
@@ -144,7 +143,6 @@ def ask(url: str, query: str) -> Any:
 
 
 def where() -> str:
-    """The date, the machine, and the command that repeats this."""
     cpus = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in cpus if "model name" in line), platform.machine())
     command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])

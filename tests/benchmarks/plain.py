@@ -15,7 +15,6 @@ _FRAMING = ("content-length", "transfer-encoding", "connection", "host")
 
 
 async def serve(port: str, upstream_port: str, middlewares: Iterable[Middleware] = ()) -> None:
-    """Serve until killed."""
     upstream = f"http://127.0.0.1:{upstream_port}"
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 

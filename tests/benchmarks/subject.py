@@ -56,7 +56,6 @@ class Program(ServerProcess):
         return is_listening(self.port)
 
     def tell(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -85,7 +84,6 @@ class Program(ServerProcess):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def rss_bytes(self) -> int:
-        """What it holds in memory now."""
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids) * 4096
 
 
@@ -142,7 +140,6 @@ class GatewayProgram(Program):
 
 
 def nginx(program: str, upstream_port: int, directory: Path) -> Program:
-    """It as a plain proxy, with connections to the service that are kept."""
     home, port = directory / "nginx", free_port()
     home.mkdir()
     paths = " ".join(

@@ -25,7 +25,6 @@ def ratio(mine: Iterable[float], others: Iterable[float]) -> float:
 
 
 def show(names: Sequence[str], rows: Iterable[Sequence[str]], before: str = "", after: str = "") -> None:
-    """Print a table, and what stands around it."""
     print("\n" + "\n\n".join(filter(None, (before, markdown(names, rows), after))), flush=True)
 
 

@@ -19,7 +19,6 @@ _AFTER = b"\nx-answer-after:"
 
 @cache
 def answer(body_bytes: int) -> bytes:
-    """A whole answer with a JSON body of that length."""
     body = b'{"id": "ch_1", "note": "' + b"n" * (body_bytes - 26) + b'"}'
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
@@ -43,7 +42,6 @@ def _number(head: bytes, field: bytes) -> int:
 
 
 async def main() -> None:
-    """Serve until killed."""
     server = await asyncio.get_running_loop().create_server(Service, "127.0.0.1", int(sys.argv[1]), backlog=4096)
     await server.serve_forever()
 

@@ -45,7 +45,6 @@ class Pulse:
 
 
 async def main() -> int:
-    """Serve until killed."""
     pulse = Pulse(Path(sys.argv[1]))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, pulse.tell)
     return await serve(load(Path(sys.argv[4]), os.environ))

@@ -50,7 +50,6 @@ class Defect:
 
 
 def read(text: str) -> tuple[Defect, ...]:
-    """The defects that a text of the catalogue describes."""
     return tuple(_read_one(each.split("\n")) for each in re.split(r"\n(?=[a-z0-9][a-z0-9-]*: )", text.strip("\n")))
 
 

@@ -22,7 +22,6 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Import, then fork for each line."""
     for name in LIBRARIES:
         importlib.import_module(name)
     gc.freeze()

@@ -26,7 +26,6 @@ def _serve_wsgi(app: Any, port: int) -> None:
 
 
 def django(port: int) -> None:
-    """Django REST framework, with format suffixes."""
     import_module("django.conf").settings.configure(
         ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="k", INSTALLED_APPS=["rest_framework"],
         MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
@@ -48,7 +47,6 @@ def django(port: int) -> None:
 
 
 def flask(port: int) -> None:
-    """Flask, with a path that may end with a slash."""
     app = import_module("flask").Flask("service")
     app.add_url_rule(
         "/v1/payments", view_func=lambda: ("{}", 200, HANDLED), methods=["POST"], strict_slashes=False, endpoint="pay"
@@ -57,7 +55,6 @@ def flask(port: int) -> None:
 
 
 def fastapi(port: int) -> None:
-    """FastAPI."""
     response = import_module("fastapi").Response("{}", headers=HANDLED)
     app = import_module("fastapi").FastAPI()
     app.add_api_route("/v1/payments", lambda: response, methods=["POST"])
@@ -65,8 +62,6 @@ def fastapi(port: int) -> None:
 
 
 def aiohttp(port: int) -> None:
-    """aiohttp, with its middleware for slashes."""
-
     async def payments(_: web.Request) -> web.Response:
         return web.Response(text="{}", headers=HANDLED)
 

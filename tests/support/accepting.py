@@ -55,7 +55,6 @@ class Desk:
         return await self.send(key, ASYNC, *headers, **options)
 
     async def see(self, target: str, *headers: tuple[str, str], tenant: str | None = "t1", **options: Any) -> Response:
-        """Ask the gateway itself."""
         return await self.home.send(
             None, b"", tenant=tenant, headers=headers, target=target, **{"method": "GET"} | options
         )
@@ -68,7 +67,6 @@ class Desk:
 
     @property
     def behind(self) -> Store:
-        """The store without its faults."""
         return self.store.behind
 
     async def drive(self, *steps: str) -> None:

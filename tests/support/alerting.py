@@ -103,7 +103,6 @@ class Scene:
 
     @property
     def process(self) -> GatewayProcess:
-        """The gateway, which is a process."""
         assert isinstance(self.gateway, GatewayProcess)
         return self.gateway
 
@@ -121,7 +120,6 @@ class Scene:
         return act
 
     async def begin(self, key: str = "k1") -> asyncio.Task[Response]:
-        """A request that the service has got, and perhaps works on."""
         task = asyncio.create_task(self.send(key))
         await self.upstream.wait_for_requests(len(self.upstream.requests) + 1)
         return task
@@ -142,24 +140,20 @@ class Scene:
         return said.out + said.err
 
     def rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the file of the gateway, which is a process."""
         document = yaml.safe_load(self.process.config_file.read_text())
         change(document)
         self.process.config_file.write_text(yaml.safe_dump(document, sort_keys=False))
 
     async def reload(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """The same, and have it reload."""
         self.rewrite(change)
         await self.do("reload")
 
     async def restart(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """The same, and start it anew."""
         self.process.terminate()
         self.rewrite(change)
         await self.process.start()
 
     def check_commands(self) -> None:
-        """An AssertionError where the entry has commands that were not run."""
         assert self._commands == commands_of(self.alert.name)
 
     async def until_it_fires(self, act: Act | None = None, *, fires: bool = True) -> None:

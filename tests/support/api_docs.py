@@ -52,14 +52,12 @@ _HEADERS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
 
 
 def generated() -> dict[Path, str]:
-    """Each file and its text."""
     text = yaml.safe_dump(_openapi(), sort_keys=False, allow_unicode=True, width=120)
     pages = {API / "problems" / f"{code}.md": _page(code) for code in CASES}
     return {API / "openapi.yaml": _HEAD + text} | pages
 
 
 def component(code: Verdict | Trouble) -> str:
-    """The name of a problem's response among the components."""
     return "".join(word.capitalize() for word in code.split("-"))
 
 

@@ -27,7 +27,6 @@ _STATUS: Final = b"\nidempotency-status:"
 def request_bytes(
     key: str = "", target: str = "/charges", headers: Iterable[tuple[str, str]] = (), body: bytes = b'{"amount": 1200}'
 ) -> bytes:
-    """A whole request, of tenant t1."""
     fields = (
         ("Host", "gateway"),
         ("Content-Type", "application/json"),
@@ -68,14 +67,12 @@ class Callers:
         self._process.stdout.readline()
 
     def go(self) -> Self:
-        """Begin."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         return self
 
     def wait(self) -> Got:
-        """What they got, at the end."""
         out, _ = self._process.communicate(timeout=2 * _SECONDS_MAX)
         got = json.loads(out)
         return Got(Counter(got["answers"]), max(got["latencies"], default=0.0), got["latencies"])
@@ -176,7 +173,6 @@ def _word(arrived: bytes) -> str:
 
 
 def main() -> None:
-    """Do what standard input asks for."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asked = json.loads(sys.stdin.readline())

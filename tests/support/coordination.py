@@ -49,7 +49,6 @@ _PLAIN = Answer()
 
 
 def heard(reply: object) -> tuple[int, Verdict | None]:
-    """Status and verdict of what the gateway replied."""
     assert isinstance(reply, Reply)
     return reply.status, reply.verdict
 
@@ -137,12 +136,10 @@ class Office:
         headers: Iterable[tuple[str, str]] = (),
         route: Route | None = None,
     ) -> asyncio.Task[Reply | Untouched]:
-        """Begin a request, as a handler of the edge does."""
         incoming = self.incoming(key, body, headers)
         return asyncio.create_task(self.coordinator.respond(incoming, route or self.route))
 
     async def reply(self, key: str = "k1", body: bytes | RequestBody = BODY, **options: Any) -> Reply:
-        """The reply to a request."""
         answer = await self.ask(key, body, **options)
         assert isinstance(answer, Reply)
         return answer
@@ -159,7 +156,6 @@ class Office:
         return task, hold
 
     async def wait_for_waiters(self, count: int = 1) -> None:
-        """Return when so many duplicates wait here."""
         await eventually(lambda: self.coordinator.waiters == count, what=f"{count} wait")
 
     def pass_time(self, seconds: float) -> None:
@@ -169,7 +165,6 @@ class Office:
 
     @property
     def record(self) -> Record:
-        """The only record that there is, settled."""
         (operation_id,) = self.memory.records
         record = MemoryStore(self.memory).read_now(operation_id).record
         assert record is not None
@@ -184,12 +179,10 @@ class Office:
 
     @property
     def open_connections(self) -> int:
-        """To the upstream, idle ones included."""
         return self.client.stats.opened - self.client.stats.closed
 
 
 def spooled_files(directory: Path) -> list[str]:
-    """Bodies that are open in this process."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -243,7 +236,6 @@ def request_for(
 
 
 async def no_journals(_: UUID) -> bool:
-    """There is no journal."""
     return False
 
 

@@ -51,12 +51,10 @@ class DemoProcess:
 
     @property
     def output(self) -> str:
-        """Everything that it has written so far."""
         return self._output.read_text() if self._output.exists() else ""
 
     @property
     def status_port(self) -> int:
-        """Where its probes and metrics are."""
         found = re.search(r"metrics are on http://127\.0\.0\.1:(\d+)", self.output)
         assert found, self.output
         return int(found[1])
@@ -71,7 +69,6 @@ class DemoProcess:
         return int(found[1]), found[2]
 
     def stop(self, how: signal.Signals) -> int:
-        """End it in this way; returns its exit status."""
         process, self._process = self._process, None
         return end(process, how) if process is not None else 0
 
@@ -82,7 +79,6 @@ class DemoProcess:
 
 
 def program(*arguments: str) -> list[str]:
-    """The command line of the program, from this checkout."""
     return [sys.executable, "-m", "gateway", *arguments]
 
 
@@ -96,7 +92,6 @@ _COMMAND = re.compile(r"^ *(curl (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 
 def curl_lines(text: str) -> list[str]:
-    """Every curl command in the text, in order."""
     return _COMMAND.findall(text)
 
 

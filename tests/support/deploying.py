@@ -28,7 +28,6 @@ spec:
 
 
 def generated() -> dict[Path, str]:
-    """Each file and its text."""
     alerts = (DEPLOY / "alerts.yml").read_text("utf-8")
     groups = alerts[alerts.index("groups:") :]
     indented = "".join(f"  {line}" if line.strip() else line for line in groups.splitlines(keepends=True))

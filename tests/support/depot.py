@@ -28,7 +28,6 @@ HOUR = 3600.0
 
 
 def accepting(**changes: Any) -> dict[str, Any]:
-    """A route that accepts requests from everybody."""
     return copy.deepcopy(ROUTE) | {"accept": {"identity": "unverified"}} | changes
 
 
@@ -84,7 +83,6 @@ class Depot:
         return pause
 
     async def settled(self) -> None:
-        """Nothing is being delivered."""
         await eventually(lambda: self.delivery.running == 0, what="no delivery runs")
 
     def wait(self, seconds: float) -> None:
@@ -101,25 +99,21 @@ class Depot:
             passed += step
 
     def record(self, operation_id: UUID) -> Record:
-        """The record, settled."""
         record = MemoryStore(self.office.memory).read_now(operation_id).record
         assert record is not None
         return record
 
     @property
     def kept(self) -> Delivery:
-        """What is known of the only kept request that there is."""
         delivery = self.office.record.delivery
         assert delivery is not None
         return delivery
 
     def states(self) -> list[State]:
-        """Of all operations."""
         return [self.record(operation_id).state for operation_id in self.office.memory.records]
 
     @property
     def charges(self) -> list[bytes]:
-        """The keys of the requests that the upstream got."""
         return [value for each in self.office.upstream.requests for value in each.values("Idempotency-Key")]
 
 

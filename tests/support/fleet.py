@@ -52,7 +52,6 @@ async def gateways_on(
     store: Mapping[str, Any], directory: Path, upstream_url: str, names: Iterable[str], /,
     environments: Sequence[Mapping[str, str]] = (), **changes: Any,
 ) -> AsyncIterator[list[GatewayProcess]]:  # fmt: skip
-    """Gateway processes with one configuration, each in the directory of its name; see `gateways`."""
     places = [directory / name for name in names]
     configs = [(config_of(store, place, upstream_url, **changes), place) for place in places]
     async with gateways(*configs, environments=environments) as started:
@@ -84,7 +83,6 @@ async def calling(
 
 
 def config_of(store: Mapping[str, Any], directory: Path, upstream_url: str, /, **changes: Any) -> dict[str, Any]:
-    """The configuration of one; see `house.config_text` for `changes`."""
     config: dict[str, Any] = yaml.safe_load(config_text(upstream_url, dict(store), directory, **changes))
     return config
 
@@ -94,7 +92,6 @@ async def process(
     store: Mapping[str, Any], directory: Path, upstream: str | RecordingUpstream, /,
     environment: Mapping[str, str] | None = None, **changes: Any,
 ) -> AsyncIterator[GatewayProcess]:  # fmt: skip
-    """A gateway process, ready; see `house.config_text` for `changes`."""
     url = upstream if isinstance(upstream, str) else upstream.url
     config = config_of(store, directory, url, **changes)
     async with GatewayProcess(config, directory, environment=environment) as gateway:
@@ -110,7 +107,6 @@ async def send(
     headers: tuple[tuple[str, str], ...] = (),
     deadline_seconds: float = http.ANSWER_SECONDS,
 ) -> Response:
-    """A request as a well-behaved client sends it."""
     fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1"), *headers]
     return await http.request(port, "POST", target, fields, body, deadline_seconds=deadline_seconds)
 
@@ -154,18 +150,15 @@ PASSING: Final = frozenset(
 
 
 def key_of(received: Received) -> str:
-    """The key of a request, as the upstream got it."""
     (key,) = received.values("Idempotency-Key")
     return key.decode()
 
 
 def nonce_of(response: Response) -> str | None:
-    """The nonce of the upstream's answer."""
     return response.header("X-Nonce")
 
 
 async def no_one_listens(port: int) -> bool:
-    """Whether connections are refused."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:

@@ -25,7 +25,6 @@ class FullService:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:

@@ -69,7 +69,6 @@ class GatewayProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the running program."""
         assert self._process is not None, "the gateway is not running"
         return self._process.pid
 
@@ -83,7 +82,6 @@ class GatewayProcess:
             raise
 
     def launch(self) -> None:
-        """Start the program without waiting for anything."""
         self._spawn()
 
     def launch_on_terminal(self) -> int:
@@ -130,11 +128,9 @@ class GatewayProcess:
         return code, output.read_text(errors="replace")
 
     async def status(self, target: str) -> http.Response:
-        """A GET on the status port."""
         return await http.request(self.status_port, "GET", target)
 
     async def metrics(self) -> str:
-        """What a scrape gets."""
         return (await self.status("/metrics")).body.decode()
 
     async def metric(self, name: str, missing: float | None = None) -> float:
@@ -153,7 +149,6 @@ class GatewayProcess:
         return self._end(signal.SIGTERM)
 
     def ask_to_stop(self) -> None:
-        """SIGTERM without waiting."""
         os.kill(self.pid, signal.SIGTERM)
 
     async def wait_exit(self, deadline_seconds: float = STOP_SECONDS) -> int:
@@ -165,15 +160,12 @@ class GatewayProcess:
         return process.wait()
 
     def pause(self) -> None:
-        """Freeze it: connections stay open and nothing moves."""
         pause(self.pid)
 
     def resume(self) -> None:
-        """Undo `pause`."""
         resume(self.pid)
 
     def output(self) -> str:
-        """Everything that the program has written to stdout and stderr."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def _end(self, how: signal.Signals) -> int:

@@ -57,7 +57,6 @@ class House:
         method: str = "POST",
         deadline_seconds: float = http.ANSWER_SECONDS,
     ) -> Response:
-        """A request as a well-behaved client sends it."""
         fields = [JSON, *headers]
         if key is not None:
             fields.append(("Idempotency-Key", key))
@@ -79,12 +78,10 @@ class House:
         return task, hold
 
     async def status(self, target: str) -> Response:
-        """Ask the status port."""
         return await http.request(self.status_port, "GET", target)
 
 
 def sqlite_store(directory: Path) -> dict[str, Any]:
-    """The `store` section of a gateway that keeps its operations in a file."""
     return {"durable": f"sqlite://{directory}/store/operations.db"}
 
 
@@ -129,7 +126,6 @@ def config_text(upstream_url: str, store: dict[str, Any], directory: Path, /, **
 async def house(
     store: dict[str, Any], directory: Path, /, *, surround: Surround = _as_it_is, **changes: Any
 ) -> AsyncIterator[House]:
-    """Run a gateway with this store section; see `config_text` for `changes`, and `neighbour` for `surround`."""
     async with (
         RecordingUpstream() as upstream,
         neighbour(store, directory, upstream, surround=surround, **changes) as running,
@@ -161,7 +157,6 @@ async def neighbour(
 
 
 def status_of(response: Response) -> tuple[int, str | None]:
-    """Status and verdict."""
     return response.status, response.header("Idempotency-Status")
 
 
@@ -183,7 +178,6 @@ def problem_of(response: Response) -> dict[str, Any] | None:
 
 
 def should_retry(response: Response) -> bool | None:
-    """What the headers for SDKs say."""
     value = response.header("x-should-retry")
     assert response.header("Stripe-Should-Retry") == value
     return None if value is None else {"true": True, "false": False}[value]

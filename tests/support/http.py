@@ -33,7 +33,6 @@ class Message:
     headers: Headers
 
     def values(self, name: str) -> list[bytes]:
-        """Every value of the field, in order."""
         wanted = name.lower().encode()
         return [value for field, value in self.headers if field.lower() == wanted]
 
@@ -58,7 +57,6 @@ class Response(Message):
         return values[0].decode("latin-1") if values else None
 
     def json(self) -> Any:
-        """The body as JSON."""
         return json.loads(self.body)
 
 
@@ -83,7 +81,6 @@ class Connection:
         await self.close()
 
     async def send(self, data: bytes) -> None:
-        """Send these bytes, no more and no less."""
         self.writer.write(data)
         await self.writer.drain()
 
@@ -105,7 +102,6 @@ class Connection:
             return await self.reader.read(-1)
 
     def reset(self) -> None:
-        """Close with RST."""
         reset(self.writer)
 
     async def close(self) -> None:
@@ -121,7 +117,6 @@ async def exchange(
     port: int, data: bytes, *, method: str = "GET", tls: ssl.SSLContext | None = None,
     deadline_seconds: float = ANSWER_SECONDS,
 ) -> Response:  # fmt: skip
-    """Send exactly `data` on a new connection, read one response, close."""
     async with Connection(port, tls=tls) as connection:
         await connection.send(data)
         return await connection.read_response(method, deadline_seconds)
@@ -131,7 +126,6 @@ async def request(
     port: int, method: str, target: str, headers: Iterable[tuple[str, str]] = (), body: bytes = b"", *,
     tls: ssl.SSLContext | None = None, deadline_seconds: float = ANSWER_SECONDS,
 ) -> Response:  # fmt: skip
-    """An ordinary request on a connection of its own."""
     data = request_bytes(method, target, headers, body)
     return await exchange(port, data, method=method, tls=tls, deadline_seconds=deadline_seconds)
 

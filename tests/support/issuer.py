@@ -35,18 +35,15 @@ class SigningKey:
 
     @property
     def jwk(self) -> dict[str, Any]:
-        """The public key as an entry of a key set."""
         public = get_default_algorithms()[self.algorithm].to_jwk(self.private.public_key(), as_dict=True)
         named = {} if self.key_id is None else {"kid": self.key_id}
         return {**public, "use": "sig", "alg": self.algorithm, **named}
 
     @property
     def pem(self) -> bytes:
-        """The public key as PEM."""
         return self.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def sign(self, claims: dict[str, Any], **header: Any) -> str:
-        """A token with exactly these claims."""
         named = {} if self.key_id is None else {"kid": self.key_id}
         return jwt.encode(claims, self.private, self.algorithm, headers={**named, **header})
 
@@ -89,7 +86,6 @@ class Issuer(Answering):
 
     @property
     def url(self) -> str:
-        """The `iss` of its tokens."""
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     @property
@@ -97,11 +93,9 @@ class Issuer(Answering):
         return self.url + KEYS_PATH
 
     async def wait_requests(self, number: int, seconds: float = 30.0) -> None:
-        """Return once it was asked so often."""
         await self._wait_noted(self.requests, number, seconds)
 
     def section(self, **changes: Any) -> dict[str, Any]:
-        """How a configuration names this issuer."""
         named = {"issuer": self.url, "audience": AUDIENCE, "keys": self.keys_url, "claims": ["sub"]}
         return named | changes
 

@@ -31,7 +31,6 @@ class KafkaServer(Launched):
         self._is_authenticating = is_authenticating
 
     async def start(self) -> None:
-        """Start, and return when it serves."""
         self.launch()
         await eventually(self.is_ready, 30.0, "the broker is ready")
 

@@ -131,7 +131,6 @@ class KeptLease:
 
     @property
     def state(self) -> RecoveryState:
-        """What others see of it."""
         return RecoveryState(
             self.token, self.tries, self.held_until_us, self.put_off_until_us, self.asked_us, self.finding
         )
@@ -181,12 +180,10 @@ class WaitingEvent:
 
     @property
     def as_kept(self) -> KeptEvent:
-        """As an operator sees it."""
         row, operation_id = self.row, UUID(self.published.operation_id)
         return KeptEvent(row.sink, row.event_id, row.type, operation_id, self.at_us, self.tries, self.is_dead, self.why)
 
     def lease(self, now_us: int, lease_us: int) -> LeasedEvent:
-        """Let somebody publish it."""
         self.lease_until_us, self.tries = now_us + lease_us, self.tries + 1
         age_us = now_us - self.since_us
         return LeasedEvent(self.row.sink, self.published, self.tries, self.redeliveries, age_us, self.row.line)
@@ -483,7 +480,6 @@ class MemoryStore:
             self.memory.gateways[gateway_id] = serves._replace(seen_us=self.memory.clock())
 
     def _living(self, name: Name) -> Living:
-        """The living keys of an operation of a service."""
         settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
         alive = [record for record in settled if record is not None and is_of(record.identity, *name)]
         by_key = Counter("" if each.fingerprint is None else each.fingerprint.key_id for each in alive)
@@ -645,7 +641,6 @@ class MemoryStore:
         self.memory.credited_us[operation_id] = until_us
 
     def _undelivered(self, service: str) -> list[Record]:
-        """The settled records of the service that keep a request."""
         now_us = self._open.clock()
         kept = (self.memory.records[operation_id] for operation_id in self.memory.requests)
         settled = (settle(record, now_us) for record in kept)
@@ -809,7 +804,6 @@ def _expires_soon(record: Record, now_us: int) -> bool:
 
 
 def _delayed(record: Record, by_us: int) -> Record:
-    """The record with a later end of its delivery."""
     assert record.delivery is not None
     return replace(record, delivery=replace(record.delivery, deliver_until_us=record.delivery.deliver_until_us + by_us))
 

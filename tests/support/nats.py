@@ -35,7 +35,6 @@ class NatsServer(Launched):
         return f"nats://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Start, and return when it serves."""
         self.launch()
         await eventually(self.is_ready, 30.0, "NATS is ready")
 
@@ -62,7 +61,6 @@ class NatsServer(Launched):
             await client.close()
 
     async def messages(self, stream: str) -> list[tuple[str, dict[str, str], bytes]]:
-        """Subject, headers and payload of each message of a stream."""
         client = await nats.connect(self.url)
         try:
             jetstream = client.jetstream()

@@ -42,7 +42,6 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -50,7 +49,6 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, when it has ended; `subprocess.TimeoutExpired` if that takes too long."""
         if self.poll() is None:
             pidfd = os.pidfd_open(self.pid)
             try:
@@ -63,7 +61,6 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Signal it, if it is still there."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -90,7 +87,6 @@ class _Nursery:
         return not any(name.startswith(_EARLY) for name in changed)
 
     def start(self, arguments: Sequence[str], output: Path, environment: Mapping[str, str]) -> Forked:
-        """A child that runs `python -m gateway` with these arguments."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         asked = {"arguments": list(arguments), "output": str(output), "environment": dict(environment)}
@@ -105,7 +101,6 @@ class _Nursery:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
     def close(self) -> None:
-        """End it; what it forked goes on."""
         self._process.communicate()
 
 
@@ -122,7 +117,6 @@ def fork(arguments: Sequence[str], output: Path, environment: Mapping[str, str])
 
 
 def close() -> None:
-    """End the process that forks, if there is one."""
     global _nursery  # noqa: PLW0603
     if _nursery is not None:
         _nursery.close()
@@ -130,7 +124,6 @@ def close() -> None:
 
 
 def main() -> None:
-    """Import, then fork for each line."""
     parent = int(sys.argv[1])
     for name in _MODULES:
         importlib.import_module(name)
@@ -155,7 +148,6 @@ def main() -> None:
 
 
 def _become(parent: int, arguments: list[str], output: str, environment: dict[str, str]) -> None:
-    """Run the program, to the end of this process."""
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
     while os.getppid() != parent:
         if time.monotonic() > give_up_at:

@@ -36,7 +36,6 @@ _SETTINGS = {
 
 @asynccontextmanager
 async def session(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of the test's own."""
     # What is meant for the gateway would be taken for a setting of the server.
     url = url.replace("?pgbouncer=true", "")
     connection = await asyncpg.connect(
@@ -61,16 +60,13 @@ class Postgres:
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     async def drop_database(self, url: str) -> None:
-        """Drop a database of `new_database`, together with whoever is still connected to it."""
         await self.execute(f"DROP DATABASE IF EXISTS {_name(url)} WITH (FORCE)")
 
     async def fetch(self, statement: str) -> Any:
-        """The only value of a query's answer."""
         async with session(self.url) as connection:
             return await connection.fetchval(statement)
 
     async def execute(self, statement: str) -> None:
-        """Have a statement carried out."""
         async with session(self.url) as connection:
             await connection.execute(statement)
 
@@ -123,14 +119,12 @@ class MigratedDatabases:
         return self._spare.pop() if self._spare else await self._server.new_database(_name(self._template))
 
     async def give_back(self, url: str) -> None:
-        """Empty it for the next test."""
         if await self._is_emptied(url):
             self._spare.append(url)
         else:
             await self._server.drop_database(url)
 
     async def drop(self) -> None:
-        """Drop all of them."""
         for url in (*self._spare, *filter(None, [self._template])):
             await self._server.drop_database(url)
 
@@ -227,7 +221,6 @@ class PostgresServer(Postgres, ServerProcess):
         (self._data / "standby.signal").touch()
 
     async def promote(self) -> None:
-        """Stop following, and accept writes."""
         assert await self.fetch("SELECT pg_promote(true, 30)")
 
     def _serves(self) -> bool:
@@ -260,7 +253,6 @@ class PostgresStandby(PostgresServer):
         self._installation.copy_server(self._primary.port, self.directory)
 
     async def has_caught_up(self) -> bool:
-        """Whether it has everything that the primary has acknowledged."""
         position = await self._primary.fetch("SELECT pg_current_wal_flush_lsn()::text")
         return bool(await self.fetch(f"SELECT pg_last_wal_replay_lsn() >= '{position}'"))
 
@@ -283,7 +275,6 @@ class PostgresInstallation:
     def spawn(
         self, program: str, data: Path, log: Path, settings: dict[str, str], through: Sequence[str]
     ) -> subprocess.Popen[bytes]:
-        """Start the server `program` on `data`."""
         options = [verdict for name, value in settings.items() for verdict in ("-c", f"{name}={value}")]
         return spawn(
             [*through, str(self._programs / program), "-D", str(data), *options],

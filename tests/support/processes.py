@@ -105,7 +105,6 @@ def pause(pid: int) -> None:
 
 
 def resume(pid: int) -> None:
-    """Undo `pause`."""
     for child in [*descendants(pid), pid]:
         _signal(child, signal.SIGCONT)
 
@@ -126,7 +125,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def _parent(entry: Path) -> int | None:
-    """The parent of a process that is neither gone nor a zombie."""
     try:
         # The second field is the program's name in brackets, and may contain anything.
         state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]

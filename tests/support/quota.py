@@ -46,7 +46,6 @@ class Quota:
         await self._execute(self._begin)
 
     async def end(self) -> None:
-        """Take them again."""
         await self._execute(self._end)
 
     async def _execute(self, statements: str) -> None:

@@ -59,7 +59,6 @@ class Answering:
         self.port = self._runner.addresses[0][1]
 
     async def leave(self) -> None:
-        """Listen no longer."""
         runner, self._runner = self._runner, None
         self._leaving.set()
         if runner is not None:
@@ -98,7 +97,6 @@ class Receiver(Answering):
         return f"http://127.0.0.1:{self.port}/hooks"
 
     async def wait_received(self, number: int, seconds: float = 30.0) -> list[Received]:
-        """Return once so many requests have come."""
         await self._wait_noted(self.received, number, seconds)
         return self.received
 
@@ -109,7 +107,6 @@ class Receiver(Answering):
 
 
 def status(code: int, text: str = "", **headers: str) -> Answer:
-    """Answer with this status."""
     return lambda _: web.Response(status=code, text=text, headers={k.replace("_", "-"): v for k, v in headers.items()})
 
 

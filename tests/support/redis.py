@@ -25,12 +25,10 @@ class Redis:
         self.url = url
 
     def flush(self) -> None:
-        """Forget everything in the URL's database."""
         with self.client() as client:
             client.flushdb()
 
     def answers(self) -> bool:
-        """Whether the server serves commands now."""
         try:
             with self.client() as client:
                 return bool(client.ping())
@@ -38,13 +36,11 @@ class Redis:
             return False
 
     def time_seconds(self) -> int:
-        """What the server's clock shows."""
         with self.client() as client:
             seconds, _ = client.time()
             return int(seconds)
 
     def client(self) -> redis.Redis:
-        """A connection of the test's own, to be used as a context."""
         return redis.Redis.from_url(
             self.url, socket_timeout=CLIENT_SECONDS, socket_connect_timeout=CLIENT_SECONDS, retry=Retry(NoBackoff(), 0)
         )

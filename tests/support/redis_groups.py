@@ -23,7 +23,6 @@ _numbers = itertools.count(1)
 
 
 def command(server: RedisServer, *words: str | int | bytes) -> Any:
-    """What the server replies to a command."""
     with server.client() as client:
         return client.execute_command(*words)
 
@@ -68,7 +67,6 @@ class Cluster:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
 
     def start(self) -> None:
-        """Start and return when every node knows of all and serves."""
         for server in self.servers:
             server.start()
         share = -(-_SLOTS // len(self.masters))
@@ -91,7 +89,6 @@ class Cluster:
         return str(command(server, "CLUSTER", "MYID").decode())
 
     def owner_of(self, slot: int) -> RedisServer:
-        """The master that has the slot, as the servers that run see it."""
         for first, last, (_, port, *_), *_ in self._slots():
             if first <= slot <= last:
                 return self._at(port)
@@ -127,7 +124,6 @@ class Cluster:
         return source
 
     def move_keys(self, slot: int, source: RedisServer, target: RedisServer, wanted: Callable[[bytes], bool]) -> int:
-        """Move those keys of the slot; returns how many."""
         keys = [key for key in command(source, "CLUSTER", "GETKEYSINSLOT", slot, 10_000) if wanted(key)]
         for key in keys:
             command(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
@@ -192,7 +188,6 @@ class Watched:
 
     @property
     def master(self) -> RedisServer:
-        """The one that the first sentinel names."""
         _, port = command(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.NAME)
         return next(server for server in self.servers if server.port == int(port))
 

@@ -48,7 +48,6 @@ def picture() -> str:
 
 
 def lifecycle() -> str:
-    """Every row of the table of the life of an operation."""
     says = {
         Fence.NONE: "anybody",
         Fence.HOLDER: "the holder",
@@ -70,7 +69,6 @@ def _meaning(row: Row) -> str:
 
 
 def verdicts() -> str:
-    """The rules in their order."""
     return _table(
         ("", "when", "the caller gets", "verdict"),
         [(str(rule.number), rule.when, rule.reply, _names(rule.verdicts) or "(none)") for rule in RULES],
@@ -131,7 +129,6 @@ def _selections(preset: Preset) -> list[str]:
 
 
 def metrics() -> str:
-    """Every metric with its labels."""
     families = Metrics([], has_fast_tier=True, version="")._families.values()
     rows = [(f"`{each.name}`", _names(each.label_names), each.text) for each in families]
     return _table(("metric", "labels", "what it says"), rows)
@@ -162,7 +159,6 @@ def settings() -> str:
 
 
 def anchor(heading: str) -> str:
-    """A heading as links name it."""
     return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
 
@@ -196,7 +192,6 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def annotated(field: FieldInfo) -> Any:
-    """The type of a setting with what was written beside it."""
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
@@ -263,7 +258,6 @@ def _default(field: FieldInfo) -> str:
 
 
 def commands() -> str:
-    """Every command with its options, from the program's own parser."""
     (group,) = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
     helps = {action.dest: action.help or "" for action in group._choices_actions}
     parts = []
@@ -298,7 +292,6 @@ def _usage(action: argparse.Action) -> str:
 
 
 def admin_api() -> str:
-    """Every question and change, with its role and what may be given."""
     rows = [
         (f"`GET {look.path}`", READ.role or "", [] if look.query is None else list(look.query.model_fields))
         for look in LOOKS
@@ -330,7 +323,6 @@ _LOG_FIELDS = {
 
 
 def log_fields() -> str:
-    """The fields of the line about a request."""
     ((_, _, make),) = RequestAnswered.lines
     line = make(RequestAnswered("a", Verdict.STORED, 200, 0.1, "POST"))
     names = [*line.detail, *line.fields]
@@ -363,7 +355,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 
 def parts_of(text: str) -> list[str]:
-    """The names of the generated parts of a page."""
     return [found["name"] for found in _PART.finditer(text)]
 
 

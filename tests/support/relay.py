@@ -53,7 +53,6 @@ class Course:
         self._open.clear()
 
     def release(self) -> None:
-        """Let what was held go on."""
         self._open.set()
 
     def ambush(self, number: int, fault: Fault) -> None:
@@ -78,7 +77,6 @@ class Course:
         return fault
 
     async def passes(self) -> None:
-        """Wait as long as a chunk has to."""
         await asyncio.sleep(self.delay_seconds)
         await self._open.wait()
 
@@ -123,12 +121,10 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def listen(self) -> None:
-        """Accept connections, after `refuse` on the same port again."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
-        """Stop listening: new connections are refused, those that are open go on."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -29,7 +29,6 @@ class Sentinel:
         return any(each in folded for each in self._folded) or any(each in data for each in self._exact)
 
     async def found(self, directory: Path, postgres: str | None = None, redis: str | None = None) -> list[str]:
-        """Where it is: files, rows of tables, keys of Redis."""
         places = await asyncio.to_thread(lambda: [str(path) for path, data in _files(directory) if self.is_in(data)])
         if postgres is not None:
             places += [name async for name, data in _rows(postgres) if self.is_in(data)]

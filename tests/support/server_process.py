@@ -55,7 +55,6 @@ class Launched(ABC):
             pause(self._process.pid)
 
     def resume(self) -> None:
-        """Undo `pause`."""
         if self._process is not None:
             resume(self._process.pid)
 
@@ -81,7 +80,6 @@ class ServerProcess(Launched):
             shutil.rmtree(self.directory)
 
     def start(self) -> None:
-        """Start, and return when it serves."""
         self.launch()
         try:
             eventually_blocking(self.is_ready, self.start_seconds, f"{type(self).__name__} is ready")
@@ -94,13 +92,11 @@ class ServerProcess(Launched):
         self._end(self._stop_signal)
 
     def restart(self) -> None:
-        """`stop`, then `start`."""
         self.stop()
         self.start()
 
 
 def is_listening(port: int) -> bool:
-    """Whether connections to this port of loopback are taken."""
     try:
         socket.create_connection(("127.0.0.1", port), 1.0).close()
     except OSError:

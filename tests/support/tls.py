@@ -25,7 +25,6 @@ class Certificate:
     key: Path
 
     def server_context(self) -> ssl.SSLContext:
-        """A context for a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.cert, self.key)
         return context

@@ -80,7 +80,6 @@ class Tracer:
         self._ptrace = _Ptrace()
 
     def run(self) -> None:
-        """Watch until the process is gone."""
         threads = {int(entry.name) for entry in Path(f"/proc/{self._pid}/task").iterdir()}
         for tid in threads:
             if self._ptrace(_SEIZE, tid, 0, _OPTIONS):
@@ -140,7 +139,6 @@ class Tracer:
 
 
 def main() -> None:
-    """See above."""
     pid, number, action, *names = sys.argv[1:]
     if action == "kill":
         Tracer(int(pid), kill_at=int(number)).run()

@@ -114,7 +114,6 @@ class RecordingUpstream:
 
     @property
     def url(self) -> str:
-        """Its address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
 
@@ -126,7 +125,6 @@ class RecordingUpstream:
         self._scripts[path.encode() if path is not None else None] = deque(scripts)
 
     async def wait_for_requests(self, count: int, deadline_seconds: float = 10.0) -> None:
-        """Return when this many requests have arrived whole."""
         await eventually(lambda: len(self.requests) >= count, deadline_seconds, f"{count} requests at the upstream")
 
     async def __aenter__(self) -> Self:
@@ -191,7 +189,6 @@ class RecordingUpstream:
         return request
 
     async def _answer(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer, and return whether the connection goes on."""
         answer = self._next_answer(request)
         if answer.effect:
             self.effects.append(request)
@@ -242,7 +239,6 @@ async def _finish(
 
 
 async def _wire(answer: Answer, request: Received, nonce: str) -> AsyncIterator[bytes]:
-    """The answer as it goes over the wire, piece by piece."""
     if answer.raw is not None:
         yield answer.raw
         return

@@ -46,7 +46,6 @@ from gateway.store.operations import (
     AUDITS_MAX,
     EVENT_LEASE_US_MAX,
     LAPSES_NAMED_MAX,
-    PROBE_FLOOR_US,
     WITNESS_KEEP_US,
     ActivityRow,
     Agreement,
@@ -118,25 +117,6 @@ class ManualClock:
 
 
 @dataclass(slots=True)
-class KeptLease:
-    """A recovery lease, as the store keeps it beside the record: under which token, and until when."""
-
-    token: int
-    held_until_us: int
-    put_off_until_us: int = 0
-    tries: int = 1
-    background_tries: int = 0
-    asked_us: int = 0
-    finding: str = ""
-
-    @property
-    def state(self) -> RecoveryState:
-        return RecoveryState(
-            self.token, self.tries, self.held_until_us, self.put_off_until_us, self.asked_us, self.finding
-        )
-
-
-@dataclass(slots=True)
 class Kept:
     """An audit, and until when it is kept whatever becomes of its record."""
 
@@ -202,7 +182,7 @@ class Memory:
     level: int = PROGRAM_LEVEL
     recipes: dict[Name, Remembered] = field(default_factory=dict)
     gateways: dict[UUID, Serves] = field(default_factory=dict)
-    recovery_leases: dict[UUID, KeptLease] = field(default_factory=dict)
+    recovery_leases: dict[UUID, RecoveryState] = field(default_factory=dict)
     requests: dict[UUID, SealedRequest] = field(default_factory=dict)
     # The pauses of operation names, and what was done about them, by service.
     pauses: dict[Name, Pause] = field(default_factory=dict)
@@ -508,7 +488,7 @@ class MemoryStore:
         if query.recoverable:
             lease = self.memory.recovery_leases.get(record.identity.operation_id)
             is_its = lease is not None and lease.token == record.token
-            is_taken = lease is not None and (lease.state.is_held(now_us) or lease.state.is_put_off(now_us))
+            is_taken = lease is not None and (lease.is_held(now_us) or lease.is_put_off(now_us))
             if record.state is not State.IN_DOUBT or (is_its and is_taken):
                 return False
         if query.reason is not None and (record.delivery is None or record.delivery.reason != query.reason):
@@ -522,32 +502,27 @@ class MemoryStore:
         record = settle(self.memory.records.get(operation_id), now_us)
         if record is None or record.state is not State.IN_DOUBT or record.token != token:
             return None
-        lease = leases.get(operation_id)
-        if lease is None or lease.token != token:
-            leases[operation_id] = KeptLease(token, now_us + lease_us, background_tries=not is_urgent)
-            return RecoveryLease(operation_id, token, 0)
-        if lease.state.is_held(now_us) or (lease.state.is_put_off(now_us) and not is_urgent):
+        before = leases.get(operation_id)
+        if before is None or before.token != token:
+            before = RecoveryState(token)
+        if (state := before.leased(now_us, lease_us, is_urgent=is_urgent)) is None:
             return None
-        if lease.asked_us <= now_us < lease.asked_us + PROBE_FLOOR_US:
-            return None
-        lease.held_until_us = now_us + lease_us
-        lease.tries += 1
-        lease.background_tries += not is_urgent
-        return RecoveryLease(operation_id, token, lease.tries - 1, lease.background_tries - (not is_urgent))
+        leases[operation_id] = state
+        return RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
     async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
-        kept = self._open.recovery_leases.get(lease.operation_id)
-        if kept is not None and (kept.token, kept.tries) == (lease.token, lease.tries + 1):
-            kept.held_until_us = 0
-            kept.asked_us, kept.finding = self.memory.clock(), finding
-            kept.put_off_until_us = kept.asked_us + pause_us
-            record = self.memory.records.get(lease.operation_id)
-            if record is not None and (history := with_finding(record, lease, finding, kept.asked_us)) is not None:
-                self.memory.records[lease.operation_id] = replace(record, history=history)
+        now_us, leases = self._open.clock(), self.memory.recovery_leases
+        kept, record = leases.get(lease.operation_id), self.memory.records.get(lease.operation_id)
+        if kept is None or (kept.token, kept.tries) != (lease.token, lease.tries + 1):
+            return
+        leases[lease.operation_id] = replace(
+            kept, held_until_us=0, asked_us=now_us, finding=finding, put_off_until_us=now_us + pause_us
+        )
+        if record is not None and (history := with_finding(record, lease, finding, now_us)) is not None:
+            self.memory.records[lease.operation_id] = replace(record, history=history)
 
     async def recovery(self, operation_id: UUID) -> RecoveryState | None:
-        kept = self._open.recovery_leases.get(operation_id)
-        return None if kept is None else kept.state
+        return self._open.recovery_leases.get(operation_id)
 
     async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
         now_us, due = self._open.clock(), list[tuple[int, Record]]()

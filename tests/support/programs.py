@@ -53,52 +53,41 @@ class Program:
 
 
 def postgres() -> Program:
-    """`postgres`; the other programs are beside it. Raises AssertionError where there is none."""
-    if named := os.environ.get("GATEWAY_TEST_POSTGRES_BIN"):
-        return _named(Path(named) / "postgres", "GATEWAY_TEST_POSTGRES_BIN")
-    if found := next(iter(every_postgres()), None):
-        return found
-    raise AssertionError(
+    """`postgres`; the other programs are beside it. Raises AssertionError where there is none, as all of these do."""
+    return _found(
+        f"{named}/postgres" if (named := os.environ.get("GATEWAY_TEST_POSTGRES_BIN")) else "",
+        every_postgres(),
         f"no Postgres {POSTGRES_MAJOR_MIN} or later: set GATEWAY_TEST_POSTGRES to a URL, install a server, "
-        "or install requirements-test.lock, which carries one"
+        "or install requirements-test.lock, which carries one",
     )
 
 
 def redis(*, is_default: bool = False) -> Program:
-    """`redis-server` or `valkey-server`; `is_default`: whatever the environment names.
-
-    Raises AssertionError where there is none.
-    """
-    if not is_default and (named := os.environ.get("GATEWAY_TEST_REDIS_SERVER")):
-        return _named(Path(named), "GATEWAY_TEST_REDIS_SERVER")
-    if found := next(iter(every_redis()), None):
-        return found
-    raise AssertionError(
+    """`redis-server` or `valkey-server`; `is_default`: whatever the environment names."""
+    return _found(
+        "" if is_default else os.environ.get("GATEWAY_TEST_REDIS_SERVER", ""),
+        every_redis(),
         "no redis-server: set GATEWAY_TEST_REDIS to a URL, install a server (Debian: apt install redis-server), "
-        "or run `make test` on x86_64, which brings one along"
+        "or run `make test` on x86_64, which brings one along",
     )
 
 
 def pgbouncer() -> Program:
-    """`pgbouncer`. Raises AssertionError where there is none."""
-    if named := os.environ.get("GATEWAY_TEST_PGBOUNCER"):
-        return _named(Path(named), "GATEWAY_TEST_PGBOUNCER")
     places = [*_on_path("pgbouncer"), *(place / "pgbouncer" for place in (Path("/usr/sbin"), *_listed()))]
-    if found := next(_those_that_run(places), None):
-        return found
-    raise AssertionError(
-        "no pgbouncer: install it (Debian: apt install pgbouncer), or name it in GATEWAY_TEST_PGBOUNCER"
+    return _found(
+        os.environ.get("GATEWAY_TEST_PGBOUNCER", ""),
+        _those_that_run(places),
+        "no pgbouncer: install it (Debian: apt install pgbouncer), or name it in GATEWAY_TEST_PGBOUNCER",
     )
 
 
 def envoy() -> Program:
-    """`envoy`. Raises AssertionError where there is none."""
-    if named := os.environ.get("GATEWAY_TEST_ENVOY"):
-        return _named(Path(named), "GATEWAY_TEST_ENVOY")
     places = [*(wheels / "envoy/_bin/envoy" for wheels in _WHEELS), *_on_path("envoy")]
-    if found := next(_those_that_run(places), None):
-        return found
-    raise AssertionError("no envoy: `make proof` on x86_64 brings one along; or name it in GATEWAY_TEST_ENVOY")
+    return _found(
+        os.environ.get("GATEWAY_TEST_ENVOY", ""),
+        _those_that_run(places),
+        "no envoy: `make proof` on x86_64 brings one along; or name it in GATEWAY_TEST_ENVOY",
+    )
 
 
 def every_postgres() -> Iterator[Program]:
@@ -139,10 +128,15 @@ def _listed() -> list[Path]:
     return [Path(place) for place in os.environ.get("GATEWAY_TEST_SERVERS", "").split(":") if place]
 
 
-def _named(path: Path, variable: str) -> Program:
-    if version := _version(path):
-        return Program(path, version)
-    raise AssertionError(f"{variable} names no program that can be run: {path}")
+def _found(named: str, others: Iterator[Program], there_is_none: str) -> Program:
+    """The one that the environment names, or the first of the others."""
+    if named:
+        version = _version(Path(named))
+        assert version, f"the environment names no program that can be run: {named}"
+        return Program(Path(named), version)
+    program = next(others, None)
+    assert program is not None, there_is_none
+    return program
 
 
 def _those_that_run(paths: list[Path]) -> Iterator[Program]:

@@ -26,23 +26,8 @@ NODE: Final = Path(__file__).with_name("node")
 MODULES: Final = Path(sys.prefix) / "frameworks" / "node"
 _PLACE: Final = re.compile("(?:https?://[^/]*)?/v1/payments/?")
 _PIECES: Final = (
-    "/",
-    "//",
-    ".json",
-    ".",
-    ";x",
-    "%2f",
-    "%20",
-    "%3f",
-    "%23",
-    "%00",
-    "\\",
-    "%5c",
-    "..",
-    "/..",
-    "/x/..",
-    "./",
-)
+    "/", "//", ".json", ".", ";x", "%2f", "%20", "%3f", "%23", "%00", "\\", "%5c", "..", "/..", "/x/..", "./",
+)  # fmt: skip
 CHANCES: Final = 1500
 
 # Each framework, and the row of the documentation that is about it.

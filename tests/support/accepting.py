@@ -10,21 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 from gateway.app.parts import Environment
+from gateway.core import operation
 from gateway.core.message import StoredResponse
-from gateway.core.operation import (
-    Abandon,
-    Applied,
-    Bury,
-    Command,
-    Complete,
-    Dispatch,
-    Postpone,
-    Purge,
-    Reinstate,
-    Snapshot,
-    State,
-    Withdraw,
-)
+from gateway.core.operation import Snapshot, State
 from gateway.store.base import Store
 from gateway.store.operations import Query
 from tests.support.clocks import Clocks
@@ -76,20 +64,20 @@ class Desk:
             assert record is not None
             operation_id, token = record.identity.operation_id, record.token
             ids = operation_id, token, record.attempt_id
-            commands: dict[str, Command] = {
-                "dispatch": Dispatch(operation_id, token, uuid4(), "worker", 30_000_000),
-                "complete": Complete(*ids, RESPONSE, DAY_US, 7 * DAY_US, "/charges/7"),
-                "complete without a body": Complete(
+            commands: dict[str, operation.Command] = {
+                "dispatch": operation.Dispatch(operation_id, token, uuid4(), "worker", 30_000_000),
+                "complete": operation.Complete(*ids, RESPONSE, DAY_US, 7 * DAY_US, "/charges/7"),
+                "complete without a body": operation.Complete(
                     *ids, replace(RESPONSE, body=None), DAY_US, 7 * DAY_US, "/charges/7"
                 ),
-                "abandon": Abandon(*ids, "reset"),
-                "postpone": Postpone(*ids, 30_000_000, "answered_503", True),
-                "bury": Bury(*ids, "unauthorized", "answered_401", True),
-                "reinstate": Reinstate(operation_id, token, uuid4()),
-                "withdraw": Withdraw(operation_id, token, uuid4(), 7 * DAY_US),
-                "purge": Purge(operation_id),
+                "abandon": operation.Abandon(*ids, "reset"),
+                "postpone": operation.Postpone(*ids, 30_000_000, "answered_503", True),
+                "bury": operation.Bury(*ids, "unauthorized", "answered_401", True),
+                "reinstate": operation.Reinstate(operation_id, token, uuid4()),
+                "withdraw": operation.Withdraw(operation_id, token, uuid4(), 7 * DAY_US),
+                "purge": operation.Purge(operation_id),
             }
-            assert isinstance(await self.behind.apply(commands[step]), Applied)
+            assert isinstance(await self.behind.apply(commands[step]), operation.Applied)
 
 
 # How to bring an accepted operation into a state.

@@ -36,41 +36,10 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
+from gateway.store import operations
 from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, Name, Remembered, compare, names_without_route
 from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
 from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
-from gateway.store.operations import (
-    ACTIVITY_AHEAD_US,
-    ACTIVITY_ROWS_MAX,
-    AUDIT_KEEP_US,
-    AUDITS_MAX,
-    EVENT_LEASE_US_MAX,
-    LAPSES_NAMED_MAX,
-    WITNESS_KEEP_US,
-    ActivityRow,
-    Agreement,
-    AuditEntry,
-    Backlog,
-    Due,
-    Epoch,
-    EventFate,
-    EventReport,
-    KeptEvent,
-    LeasedEvent,
-    Living,
-    NumberedAudit,
-    Pause,
-    PauseAudit,
-    Query,
-    RecoveryLease,
-    RecoveryState,
-    RouteBacklog,
-    Serving,
-    SinkBacklog,
-    Swept,
-    Tally,
-    with_finding,
-)
 from gateway.store.sealed import EXAMPLES_MAX
 from gateway.store.sealed import Kept as KeptRow
 from gateway.store.watching import Watchers
@@ -120,7 +89,7 @@ class ManualClock:
 class Kept:
     """An audit, and until when it is kept whatever becomes of its record."""
 
-    entry: AuditEntry
+    entry: operations.AuditEntry
     until_us: int
 
 
@@ -159,14 +128,18 @@ class WaitingEvent:
         return PublishedEvent(self.row.event_id, self.row.type, self.at_us, self.row.content, self.row.response)
 
     @property
-    def as_kept(self) -> KeptEvent:
+    def as_kept(self) -> operations.KeptEvent:
         row, operation_id = self.row, UUID(self.published.operation_id)
-        return KeptEvent(row.sink, row.event_id, row.type, operation_id, self.at_us, self.tries, self.is_dead, self.why)
+        return operations.KeptEvent(
+            row.sink, row.event_id, row.type, operation_id, self.at_us, self.tries, self.is_dead, self.why
+        )
 
-    def lease(self, now_us: int, lease_us: int) -> LeasedEvent:
+    def lease(self, now_us: int, lease_us: int) -> operations.LeasedEvent:
         self.lease_until_us, self.tries = now_us + lease_us, self.tries + 1
         age_us = now_us - self.since_us
-        return LeasedEvent(self.row.sink, self.published, self.tries, self.redeliveries, age_us, self.row.line)
+        return operations.LeasedEvent(
+            self.row.sink, self.published, self.tries, self.redeliveries, age_us, self.row.line
+        )
 
 
 @dataclass(slots=True)
@@ -182,13 +155,13 @@ class Memory:
     level: int = PROGRAM_LEVEL
     recipes: dict[Name, Remembered] = field(default_factory=dict)
     gateways: dict[UUID, Serves] = field(default_factory=dict)
-    recovery_leases: dict[UUID, RecoveryState] = field(default_factory=dict)
+    recovery_leases: dict[UUID, operations.RecoveryState] = field(default_factory=dict)
     requests: dict[UUID, SealedRequest] = field(default_factory=dict)
     # The pauses of operation names, and what was done about them, by service.
-    pauses: dict[Name, Pause] = field(default_factory=dict)
+    pauses: dict[Name, operations.Pause] = field(default_factory=dict)
     # Up to when pauses were added to the time of an operation.
     credited_us: dict[UUID, int] = field(default_factory=dict)
-    pause_audits: list[tuple[str, PauseAudit]] = field(default_factory=list)
+    pause_audits: list[tuple[str, operations.PauseAudit]] = field(default_factory=list)
     # By content, by operation.
     contents: dict[bytes, dict[UUID, Held]] = field(default_factory=dict)
     # By service, sink and event id; and why a sink is suspended, by service and sink.
@@ -200,7 +173,7 @@ class Memory:
     # Who has a turn, and until when.
     turns: dict[str, tuple[UUID, int]] = field(default_factory=dict)
     # By service, span, time and writer.
-    activity: dict[tuple[str, int, int, UUID], ActivityRow] = field(default_factory=dict)
+    activity: dict[tuple[str, int, int, UUID], operations.ActivityRow] = field(default_factory=dict)
     witnesses: dict[UUID, int] = field(default_factory=dict)
     # The number at the last look at a witness, and when the next one is due.
     witnesses_due_us: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -283,7 +256,9 @@ class MemoryStore:
         if files is None:
             return Reading()
         reading = files.read()
-        epoch = Epoch(memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, memory.witnesses)
+        epoch = operations.Epoch(
+            memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, memory.witnesses
+        )
         if (why := missing(reading.notes, epoch, files.beyond)) is not None:
             raise EpochChanged(why)
         return reading
@@ -293,7 +268,7 @@ class MemoryStore:
         if files is None:
             return
         number = memory.witnesses[self._link] = memory.witnesses.get(self._link, 0) + 1
-        memory.witnesses_due_us.setdefault(self._link, (0, memory.clock() + WITNESS_KEEP_US))
+        memory.witnesses_due_us.setdefault(self._link, (0, memory.clock() + operations.WITNESS_KEEP_US))
         files.write(0, WitnessNote(self._link, number, memory.clock(), files.beyond, memory_digest(memory.identity)))
         files.cover(reading)
 
@@ -320,8 +295,8 @@ class MemoryStore:
             memory.generation = uuid4().hex
         audit = audit_of(command)
         if audit is not None and before is not None and record is not before:
-            entry = AuditEntry(now_us, EVENT_OF[type(command)], before.token, audit.who, audit.why)
-            memory.audits.setdefault(operation_id, []).append(Kept(entry, now_us + AUDIT_KEEP_US))
+            entry = operations.AuditEntry(now_us, EVENT_OF[type(command)], before.token, audit.who, audit.why)
+            memory.audits.setdefault(operation_id, []).append(Kept(entry, now_us + operations.AUDIT_KEEP_US))
         return result
 
     def _content_holder(self, command: Command) -> UUID | None:
@@ -346,7 +321,7 @@ class MemoryStore:
         now_us = self.memory.clock()
         return Snapshot(settle(self.memory.records.get(operation_id), now_us), now_us)
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> operations.Swept:
         memory, now_us, written = self._open, self.memory.clock(), Counter[State]()
         self._move_pauses(now_us)
         lapsed: list[tuple[str, UUID]] = []
@@ -382,35 +357,37 @@ class MemoryStore:
             if memory.witnesses[link] == kept_number:
                 del memory.witnesses[link], memory.witnesses_due_us[link]
             else:
-                memory.witnesses_due_us[link] = (memory.witnesses[link], now_us + WITNESS_KEEP_US)
+                memory.witnesses_due_us[link] = (memory.witnesses[link], now_us + operations.WITNESS_KEEP_US)
         for operation_id, audits in list(memory.audits.items()):
             for kept in [kept for kept in audits if kept.until_us <= now_us]:
                 if limit <= 0:
                     return False
                 limit -= 1
                 if operation_id in memory.records:
-                    kept.until_us = now_us + AUDIT_KEEP_US
+                    kept.until_us = now_us + operations.AUDIT_KEEP_US
                 else:
                     audits.remove(kept)
         return self._tidy_activity(limit)
 
     def _tidy_activity(self, limit: int) -> bool:
         now_us, rows = self.memory.clock(), self.memory.activity
-        old = [place for place, row in rows.items() if not now_us < row.until_us <= now_us + ACTIVITY_AHEAD_US]
+        old = [
+            place for place, row in rows.items() if not now_us < row.until_us <= now_us + operations.ACTIVITY_AHEAD_US
+        ]
         for place in old[:limit]:
             del rows[place]
         return len(old) <= limit
 
-    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
+    async def save_activity(self, service: str, *rows: operations.ActivityRow) -> None:
         self._open.activity.update({(service, row.span_us, row.at_us, row.writer): row for row in rows})
 
-    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
+    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[operations.ActivityRow]:
         found = [
             row
             for place, row in self._open.activity.items()
             if place[:2] == (service, span_us) and since_us <= row.at_us < until_us
         ]
-        return sorted(found, key=lambda row: row.at_us, reverse=True)[:ACTIVITY_ROWS_MAX]
+        return sorted(found, key=lambda row: row.at_us, reverse=True)[: operations.ACTIVITY_ROWS_MAX]
 
     async def take_turns(self, holder: UUID, names: Collection[str], lease_us: int) -> frozenset[str]:
         turns, now_us = self._open.turns, self.memory.clock()
@@ -425,19 +402,21 @@ class MemoryStore:
         for name in [name for name, (other, _) in turns.items() if other == holder]:
             del turns[name]
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> operations.Tally:
         now_us = self._open.clock()
         settled = (settle(record, now_us) for record in self.memory.records.values())
         in_doubt = [record for record in settled if record is not None and record.state is State.IN_DOUBT]
         oldest_us = max((max(0, now_us - in_doubt_since_us(record)) for record in in_doubt), default=0)
-        return Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
+        return operations.Tally(Counter(record.identity.route for record in in_doubt), oldest_us / MICROSECONDS)
 
     async def sealed_examples(self, key_id: str) -> list[KeptRow]:
         records = self._open.records.values()
         found = (each for each in records if _sealed_by(each) == key_id)
         return list(islice(found, EXAMPLES_MAX))
 
-    async def compare_configuration(self, serving: Serving, *, is_trial: bool = False) -> Agreement:
+    async def compare_configuration(
+        self, serving: operations.Serving, *, is_trial: bool = False
+    ) -> operations.Agreement:
         memory, now_us = self._open, self.memory.clock()
         running = {
             name
@@ -459,19 +438,19 @@ class MemoryStore:
         if is_running and serves is not None:
             self.memory.gateways[gateway_id] = serves._replace(seen_us=self.memory.clock())
 
-    def _living(self, name: Name) -> Living:
+    def _living(self, name: Name) -> operations.Living:
         settled = (settle(record, self.memory.clock()) for record in self.memory.records.values())
         alive = [record for record in settled if record is not None and is_of(record.identity, *name)]
         by_key = Counter("" if each.fingerprint is None else each.fingerprint.key_id for each in alive)
         if any(record.delivery is not None or record.state in _ENDLESS for record in alive):
-            return Living(len(alive), None, by_key)
-        return Living(len(alive), max((_kept_until_us(record) for record in alive), default=0), by_key)
+            return operations.Living(len(alive), None, by_key)
+        return operations.Living(len(alive), max((_kept_until_us(record) for record in alive), default=0), by_key)
 
     async def count_without_route(self, service: str, operations: Collection[str]) -> dict[str, int]:
         names = names_without_route(self._open.recipes.values(), service, operations)
         return {name[1]: living.keys for name in names if (living := self._living(name)).keys}
 
-    async def find(self, query: Query) -> list[Snapshot]:
+    async def find(self, query: operations.Query) -> list[Snapshot]:
         now_us = self._open.clock()
         found: list[Snapshot] = []
         for operation_id, kept in sorted(self.memory.records.items()):
@@ -482,7 +461,7 @@ class MemoryStore:
                 found.append(Snapshot(replace(record, response=response), now_us))
         return found[: query.limit]
 
-    def _fits(self, query: Query, record: Record, now_us: int) -> bool:
+    def _fits(self, query: operations.Query, record: Record, now_us: int) -> bool:
         if record.state not in query.states:
             return False
         if query.recoverable:
@@ -497,20 +476,22 @@ class MemoryStore:
         is_old = not now_us - query.age_us < record.first_claimed_us <= now_us
         return is_on_route and is_old
 
-    async def recover(self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool) -> RecoveryLease | None:
+    async def recover(
+        self, operation_id: UUID, token: int, lease_us: int, *, is_urgent: bool
+    ) -> operations.RecoveryLease | None:
         now_us, leases = self._open.clock(), self.memory.recovery_leases
         record = settle(self.memory.records.get(operation_id), now_us)
         if record is None or record.state is not State.IN_DOUBT or record.token != token:
             return None
         before = leases.get(operation_id)
         if before is None or before.token != token:
-            before = RecoveryState(token)
+            before = operations.RecoveryState(token)
         if (state := before.leased(now_us, lease_us, is_urgent=is_urgent)) is None:
             return None
         leases[operation_id] = state
-        return RecoveryLease(operation_id, token, before.tries, before.background_tries)
+        return operations.RecoveryLease(operation_id, token, before.tries, before.background_tries)
 
-    async def put_off(self, lease: RecoveryLease, pause_us: int, finding: str) -> None:
+    async def put_off(self, lease: operations.RecoveryLease, pause_us: int, finding: str) -> None:
         now_us, leases = self._open.clock(), self.memory.recovery_leases
         kept, record = leases.get(lease.operation_id), self.memory.records.get(lease.operation_id)
         if kept is None or (kept.token, kept.tries) != (lease.token, lease.tries + 1):
@@ -518,13 +499,13 @@ class MemoryStore:
         leases[lease.operation_id] = replace(
             kept, held_until_us=0, asked_us=now_us, finding=finding, put_off_until_us=now_us + pause_us
         )
-        if record is not None and (history := with_finding(record, lease, finding, now_us)) is not None:
+        if record is not None and (history := operations.with_finding(record, lease, finding, now_us)) is not None:
             self.memory.records[lease.operation_id] = replace(record, history=history)
 
-    async def recovery(self, operation_id: UUID) -> RecoveryState | None:
+    async def recovery(self, operation_id: UUID) -> operations.RecoveryState | None:
         return self._open.recovery_leases.get(operation_id)
 
-    async def find_due(self, service: str, delivering: Delivering, limit: int) -> Due:
+    async def find_due(self, service: str, delivering: Delivering, limit: int) -> operations.Due:
         now_us, due = self._open.clock(), list[tuple[int, Record]]()
         for record in self._undelivered(service):
             delivery = record.delivery
@@ -534,7 +515,7 @@ class MemoryStore:
             if delivering.includes(record.identity) and may_start:
                 due.append((delivery.next_attempt_us, record))
         due.sort(key=lambda one: one[0])
-        return Due([Snapshot(record, now_us) for _, record in due[:limit]], frozenset(self._pauses(service)))
+        return operations.Due([Snapshot(record, now_us) for _, record in due[:limit]], frozenset(self._pauses(service)))
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
         return self._open.requests.get(operation_id)
@@ -548,12 +529,12 @@ class MemoryStore:
         ]
         return min(len(pending), limit)
 
-    async def backlog(self, service: str) -> Backlog:
-        now_us, waiting = self._open.clock(), dict[str, RouteBacklog]()
+    async def backlog(self, service: str) -> operations.Backlog:
+        now_us, waiting = self._open.clock(), dict[str, operations.RouteBacklog]()
         for record in self._undelivered(service):
             route, delivery, changes = record.identity.route, record.delivery, dict[str, Any]()
             assert delivery is not None
-            known = waiting.get(route, RouteBacklog())
+            known = waiting.get(route, operations.RouteBacklog())
             if record.state is State.ACCEPTED:
                 changes["accepted"] = known.accepted + 1
                 changes["request_bytes"] = known.request_bytes + delivery.request_bytes
@@ -568,31 +549,31 @@ class MemoryStore:
                 changes["oldest_stopped_seconds"] = max(known.oldest_stopped_seconds, age_seconds)
             if changes:
                 waiting[route] = replace(known, **changes)
-        return Backlog(waiting, self._pauses(service))
+        return operations.Backlog(waiting, self._pauses(service))
 
-    def _pauses(self, service: str) -> dict[str, Pause]:
+    def _pauses(self, service: str) -> dict[str, operations.Pause]:
         return {operation: pause for (paused, operation), pause in self.memory.pauses.items() if paused == service}
 
     async def pause(self, service: str, operation: str, audit: Audit) -> bool:
         if (service, operation) in self._open.pauses:
             return False
         now_us = self.memory.clock()
-        self.memory.pauses[service, operation] = Pause(now_us, audit.who, audit.why)
-        self._audit_pause(service, PauseAudit(now_us, operation, False, audit.who, audit.why))
+        self.memory.pauses[service, operation] = operations.Pause(now_us, audit.who, audit.why)
+        self._audit_pause(service, operations.PauseAudit(now_us, operation, False, audit.who, audit.why))
         return True
 
-    def _audit_pause(self, service: str, entry: PauseAudit) -> None:
-        kept = [each for each in self.memory.pause_audits if each[1].at_us >= entry.at_us - AUDIT_KEEP_US]
+    def _audit_pause(self, service: str, entry: operations.PauseAudit) -> None:
+        kept = [each for each in self.memory.pause_audits if each[1].at_us >= entry.at_us - operations.AUDIT_KEEP_US]
         self.memory.pause_audits = [*kept, (service, entry)]
 
-    async def pause_audits(self, service: str) -> list[PauseAudit]:
-        return [entry for owner, entry in self._open.pause_audits if owner == service][-AUDITS_MAX:]
+    async def pause_audits(self, service: str) -> list[operations.PauseAudit]:
+        return [entry for owner, entry in self._open.pause_audits if owner == service][-operations.AUDITS_MAX :]
 
     async def resume(self, service: str, operation: str, audit: Audit) -> bool:
         now_us, pause = self._open.clock(), self.memory.pauses.pop((service, operation), None)
         if pause is None:
             return False
-        self._audit_pause(service, PauseAudit(now_us, operation, True, audit.who, audit.why))
+        self._audit_pause(service, operations.PauseAudit(now_us, operation, True, audit.who, audit.why))
         pause = replace(pause, since_us=min(pause.since_us, now_us))
         for record in self._undelivered(service):
             if record.state is State.ACCEPTED and record.identity.operation == operation:
@@ -604,12 +585,12 @@ class MemoryStore:
         for name, pause in self.memory.pauses.items():
             self.memory.pauses[name] = replace(pause, since_us=min(pause.since_us, now_us))
 
-    def _credited_us(self, record: Record, pause: Pause) -> int:
+    def _credited_us(self, record: Record, pause: operations.Pause) -> int:
         assert record.delivery is not None
         credited_us = self.memory.credited_us.get(record.identity.operation_id, 0)
         return max(pause.since_us, record.delivery.since_us, credited_us)
 
-    def _credit(self, record: Record, pause: Pause, until_us: int) -> None:
+    def _credit(self, record: Record, pause: operations.Pause, until_us: int) -> None:
         """Let the pause count up to this time, and no longer, for the end of the record's delivery."""
         by_us, operation_id = until_us - self._credited_us(record, pause), record.identity.operation_id
         self.memory.records[operation_id] = _delayed(record, by_us)
@@ -621,44 +602,46 @@ class MemoryStore:
         settled = (settle(record, now_us) for record in kept)
         return [record for record in settled if record and record.delivery and record.delivery.service == service]
 
-    def _pause_of(self, record: Record) -> Pause | None:
+    def _pause_of(self, record: Record) -> operations.Pause | None:
         delivery = record.delivery
         if delivery is None:
             return None
         return self.memory.pauses.get((delivery.service, record.identity.operation))
 
-    async def lease_events(self, service: str, wanted: Mapping[str, int], lease_us: int) -> list[LeasedEvent]:
-        now_us, leased = self._open.clock(), list[LeasedEvent]()
+    async def lease_events(
+        self, service: str, wanted: Mapping[str, int], lease_us: int
+    ) -> list[operations.LeasedEvent]:
+        now_us, leased = self._open.clock(), list[operations.LeasedEvent]()
         for sink, number in wanted.items():
             if (service, sink) in self.memory.suspensions:
                 continue
             due = [
                 each
                 for each in self._heads(service, sink)
-                if _is_due(each, now_us) and not now_us < each.lease_until_us <= now_us + EVENT_LEASE_US_MAX
+                if _is_due(each, now_us) and not now_us < each.lease_until_us <= now_us + operations.EVENT_LEASE_US_MAX
             ]
             for each in sorted(due, key=lambda one: one.due_us)[:number]:
                 leased.append(each.lease(now_us, lease_us))
         return leased
 
-    async def report_events(self, service: str, reports: Collection[EventReport]) -> None:
+    async def report_events(self, service: str, reports: Collection[operations.EventReport]) -> None:
         events = self._open.events
         for report in reports:
             key = (service, report.sink, report.event_id)
             event = events.get(key)
             if event is None:
                 continue
-            if report.fate is EventFate.PUBLISHED:
+            if report.fate is operations.EventFate.PUBLISHED:
                 del events[key]
             elif (event.tries, event.redeliveries) == (report.tries, report.redeliveries) and not event.is_dead:
                 event.why = report.why
-                event.is_dead = report.fate is EventFate.DEAD
+                event.is_dead = report.fate is operations.EventFate.DEAD
                 event.lease_until_us = self.memory.clock()
                 event.due_us = event.lease_until_us + report.pause_us
 
     async def find_events(
         self, service: str, sink: str, *, is_dead: bool, after: str | None, limit: int
-    ) -> list[KeptEvent]:
+    ) -> list[operations.KeptEvent]:
         found = [
             each.as_kept
             for each in self._events(service, sink)
@@ -690,8 +673,8 @@ class MemoryStore:
                 each.due_us = min(each.due_us, self.memory.clock())
         return True
 
-    async def sinks(self, service: str) -> dict[str, SinkBacklog]:
-        now_us, found = self._open.clock(), dict[str, SinkBacklog]()
+    async def sinks(self, service: str) -> dict[str, operations.SinkBacklog]:
+        now_us, found = self._open.clock(), dict[str, operations.SinkBacklog]()
         names = [*self.memory.suspensions, *((of, sink) for of, sink, _ in self.memory.events)]
         for sink in sorted({sink for of_service, sink in names if of_service == service}):
             events = self._events(service, sink)
@@ -699,7 +682,7 @@ class MemoryStore:
             oldest_us = max((now_us - each.since_us for each in waiting), default=0)
             dead, why = len(events) - len(waiting), next((each.why for each in reversed(waiting) if each.why), "")
             suspended = self.memory.suspensions.get((service, sink))
-            found[sink] = SinkBacklog(len(waiting), oldest_us / MICROSECONDS, dead, why, suspended)
+            found[sink] = operations.SinkBacklog(len(waiting), oldest_us / MICROSECONDS, dead, why, suspended)
         return found
 
     def _heads(self, service: str, sink: str) -> list[WaitingEvent]:
@@ -714,24 +697,27 @@ class MemoryStore:
     def _events(self, service: str, sink: str) -> list[WaitingEvent]:
         return [event for key, event in self._open.events.items() if key[:2] == (service, sink)]
 
-    async def audits(self, operation_id: UUID) -> list[AuditEntry]:
+    async def audits(self, operation_id: UUID) -> list[operations.AuditEntry]:
         self._check_started()
         return self.audits_now(operation_id)
 
-    async def latest_audits(self, before: int | None, limit: int) -> list[NumberedAudit]:
+    async def latest_audits(self, before: int | None, limit: int) -> list[operations.NumberedAudit]:
         kept = [(each.entry, operation_id) for operation_id, audits in self._open.audits.items() for each in audits]
         ordered = sorted(kept, key=lambda each: each[0].at_us)
-        numbered = [NumberedAudit(number, operation_id, entry) for number, (entry, operation_id) in enumerate(ordered)]
+        numbered = [
+            operations.NumberedAudit(number, operation_id, entry)
+            for number, (entry, operation_id) in enumerate(ordered)
+        ]
         return [each for each in reversed(numbered) if before is None or each.number < before][:limit]
 
-    def audits_now(self, operation_id: UUID) -> list[AuditEntry]:
+    def audits_now(self, operation_id: UUID) -> list[operations.AuditEntry]:
         """`audits`, for those who have no event loop."""
-        return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-AUDITS_MAX:]
+        return [kept.entry for kept in self.memory.audits.get(operation_id, [])][-operations.AUDITS_MAX :]
 
-    async def check_memory(self, links: Collection[UUID] = ()) -> Epoch:
+    async def check_memory(self, links: Collection[UUID] = ()) -> operations.Epoch:
         memory = self._open
         witnesses = {link: memory.witnesses[link] for link in links if link in memory.witnesses}
-        return Epoch(
+        return operations.Epoch(
             memory.identity, memory.token, memory.clock(), memory.memo, memory.generation, witnesses, level=memory.level
         )
 
@@ -757,14 +743,16 @@ class MemoryStore:
 
 def _is_due(event: WaitingEvent, now_us: int) -> bool:
     """Whether it may be published, or was written or put off at a time in the future."""
-    if event.due_us <= now_us or event.lease_until_us > now_us + EVENT_LEASE_US_MAX:
+    if event.due_us <= now_us or event.lease_until_us > now_us + operations.EVENT_LEASE_US_MAX:
         return True
     return event.due_us == event.since_us > now_us + STEP_US
 
 
-def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> Swept:
+def _swept(written: Counter[State], lapsed: list[tuple[str, UUID]], *, more: bool) -> operations.Swept:
     in_doubt, retired, gone = (written[state] for state in (State.IN_DOUBT, State.TOMBSTONE, State.ABSENT))
-    return Swept(in_doubt, retired, gone, more, written[State.DEAD_LETTER], tuple(lapsed[:LAPSES_NAMED_MAX]))
+    return operations.Swept(
+        in_doubt, retired, gone, more, written[State.DEAD_LETTER], tuple(lapsed[: operations.LAPSES_NAMED_MAX])
+    )
 
 
 def _sealed_by(record: Record) -> str | None:

@@ -339,19 +339,10 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-PARTS: Mapping[str, Callable[[], str]] = {
-    "picture": picture,
-    "lifecycle": lifecycle,
-    "verdicts": verdicts,
-    "problems": problems,
-    "outcomes": outcomes,
-    "said": said,
-    "metrics": metrics,
-    "log-fields": log_fields,
-    "settings": settings,
-    "commands": commands,
-    "admin-api": admin_api,
-}
+_MAKERS: tuple[Callable[[], str], ...] = (
+    picture, lifecycle, verdicts, problems, outcomes, said, metrics, log_fields, settings, commands, admin_api,
+)  # fmt: skip
+PARTS: Mapping[str, Callable[[], str]] = {make.__name__.replace("_", "-"): make for make in _MAKERS}
 
 
 def parts_of(text: str) -> list[str]:

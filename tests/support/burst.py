@@ -19,24 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from tests.support import http
+
 _ROOT: Final = Path(__file__).parents[2]
 _SECONDS_MAX: Final = 90.0
 _STATUS: Final = b"\nidempotency-status:"
+JSON: Final = ("Content-Type", "application/json")
 
 
 def request_bytes(
     key: str = "", target: str = "/charges", headers: Iterable[tuple[str, str]] = (), body: bytes = b'{"amount": 1200}'
 ) -> bytes:
-    fields = (
-        ("Host", "gateway"),
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(body))),
-        ("X-Tenant", "t1"),
-        *headers,
-    )
-    keyed = (*fields, ("Idempotency-Key", key)) if key else fields
-    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in keyed), "", ""]
-    return "\r\n".join(lines).encode() + body
+    """A whole request, of tenant t1."""
+    keyed = [("Idempotency-Key", key)] if key else []
+    return http.request_bytes("POST", target, [JSON, ("X-Tenant", "t1"), *headers, *keyed], body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +48,21 @@ class Callers:
     """A process of callers that was started; `wait` for it."""
 
     def __init__(self, **what: Any) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.burst"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=_ROOT,
-            text=True,
-        )
-        assert self._process.stdin is not None
+        command, pipe = [sys.executable, "-m", "tests.support.burst"], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=_ROOT, text=True)
+        self._say(json.dumps(what))
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
         # It has imported what it needs, and the requests are made.
         self._process.stdout.readline()
 
     def go(self) -> Self:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
+        self._say("go")
         return self
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     def wait(self) -> Got:
         out, _ = self._process.communicate(timeout=2 * _SECONDS_MAX)

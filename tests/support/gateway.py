@@ -81,14 +81,16 @@ class GatewayProcess:
             self.kill()
             raise
 
-    def launch(self) -> None:
-        self._spawn()
+    def launch(self, terminal: int | None = None) -> None:
+        """Start the program without waiting for anything."""
+        assert self._process is None, "the gateway is running already"
+        self._process = self._started([self._command], self.log, self._environment, terminal)
 
     def launch_on_terminal(self) -> int:
         """Start it on a terminal of its own; it hangs up when the descriptor that is returned is closed."""
         terminal, line = pty.openpty()
         try:
-            self._spawn(line)
+            self.launch(line)
         except BaseException:
             os.close(terminal)
             raise
@@ -96,22 +98,13 @@ class GatewayProcess:
             os.close(line)
         return terminal
 
-    def _spawn(self, terminal: int | None = None) -> None:
-        assert self._process is None, "the gateway is running already"
-        self._process = self._started([self._command], self.log, self._environment, terminal)
-
     def _started(
         self, words: Sequence[str], output: Path, environment: Mapping[str, str], terminal: int | None = None
     ) -> subprocess.Popen[bytes] | nursery.Forked:
         arguments = [words[0], "--config", str(self.config_file), *words[1:]]
         forked = nursery.fork(arguments, output, environment) if terminal is None and self.root == _ROOT else None
-        return forked or spawn(
-            [sys.executable, "-m", "gateway", *arguments],
-            output=output,
-            directory=self.root,
-            environment=environment,
-            terminal=terminal,
-        )
+        command = [sys.executable, "-m", "gateway", *arguments]
+        return forked or spawn(command, output=output, directory=self.root, environment=environment, terminal=terminal)
 
     async def wait_ready(self, deadline_seconds: float = START_SECONDS) -> None:
         """Return when `/readyz` answers 200; an AssertionError with the program's output when it does not."""

@@ -57,11 +57,8 @@ class House:
         method: str = "POST",
         deadline_seconds: float = http.ANSWER_SECONDS,
     ) -> Response:
-        fields = [JSON, *headers]
-        if key is not None:
-            fields.append(("Idempotency-Key", key))
-        if tenant is not None:
-            fields.append(("X-Tenant", tenant))
+        named = (("Idempotency-Key", key), ("X-Tenant", tenant))
+        fields = [JSON, *headers, *((name, value) for name, value in named if value is not None)]
         response = await http.request(self.port, method, target, fields, body, deadline_seconds=deadline_seconds)
         check_advice(response, method=method)
         return response

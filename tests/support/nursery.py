@@ -17,11 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
+from tests.support.leash import PR_SET_PDEATHSIG, PR_SET_PTRACER, PR_SET_PTRACER_ANY
+
+PR_SET_CHILD_SUBREAPER = 36
 ROOT: Final = Path(__file__).parents[2]
 # What a gateway imports on its way to being ready.
 _MODULES: Final = (
@@ -104,23 +106,22 @@ class _Nursery:
         self._process.communicate()
 
 
-_nursery: _Nursery | None = None
+@cache
+def _nursery() -> _Nursery:
+    """One for the process."""
+    atexit.register(close)
+    return _Nursery()
 
 
 def fork(arguments: Sequence[str], output: Path, environment: Mapping[str, str]) -> Forked | None:
     """Start `python -m gateway` with these arguments, from the root of this program; None if that is not possible."""
-    global _nursery  # noqa: PLW0603 - one for the process
-    if _nursery is None:
-        _nursery = _Nursery()
-        atexit.register(close)
-    return _nursery.start(arguments, output, environment) if _nursery.may_start(environment) else None
+    return _nursery().start(arguments, output, environment) if _nursery().may_start(environment) else None
 
 
 def close() -> None:
-    global _nursery  # noqa: PLW0603
-    if _nursery is not None:
-        _nursery.close()
-        _nursery = None
+    if _nursery.cache_info().currsize:
+        _nursery().close()
+        _nursery.cache_clear()
 
 
 def main() -> None:

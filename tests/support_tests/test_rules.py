@@ -85,11 +85,11 @@ def pytest_asyncio_loop_factories(item):
 def test_one_that_hangs_is_named_and_the_others_run(tmp_path: Path) -> None:
     """It fails by its name, and those behind it are judged."""
     (tmp_path / "conftest.py").write_text(LOOPS)
-    done = run(tmp_path, HANGING, GATEWAY_TEST_PATIENCE="2")
+    done = run(tmp_path, HANGING, GATEWAY_TEST_PATIENCE="1")
     assert done.returncode == 1, done.stdout
     for name in ("asleep", "busy", "waiting", "waiting_for_others", "turning", "waiting_on_uvloop"):
-        assert re.search(rf"::test_{name}(\[loop\])?: the test did not end within 2 s", done.stdout), done.stdout
-    assert re.search(r"::test_torn_down\S*: the teardown did not end within 2 s", done.stdout), done.stdout
+        assert re.search(rf"::test_{name}(\[loop\])?: the test did not end within 1 s", done.stdout), done.stdout
+    assert re.search(r"::test_torn_down\S*: the teardown did not end within 1 s", done.stdout), done.stdout
     assert "6 failed, 2 passed" in done.stdout
 
 

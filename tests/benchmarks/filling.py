@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import apsw
@@ -51,48 +51,29 @@ _SCOPES: Final = 1_000
 
 
 def fill(store: Mapping[str, str], records: int, times: Mapping[str, str] = ALIVE) -> None:
-    _fill(store, records, times, _complete_sqlite, _complete_postgres)
+    """Make that many completed records."""
+    _fill(store["durable"], "completed", records, times)
 
 
 def fill_accepted(store: Mapping[str, str], records: int) -> None:
     """Make that many accepted requests that wait, of a thousand scopes."""
-    _fill(store, records, _WAITING, _accept_sqlite, _accept_postgres)
+    _fill(store["durable"], "accepted", records, _WAITING)
 
 
-def _fill(
-    store: Mapping[str, str],
-    records: int,
-    times: Mapping[str, str],
-    in_sqlite: Callable[[apsw.Connection, int, Mapping[str, str]], None],
-    in_postgres: Callable[[Any, int, Mapping[str, str]], Awaitable[None]],
-) -> None:
-    url = store["durable"]
+def _fill(url: str, state: str, records: int, times: Mapping[str, str]) -> None:
     if not url.startswith("sqlite"):
-        asyncio.run(_fill_postgres(url, lambda connection: in_postgres(connection, records, times)))
+        asyncio.run(_fill_postgres(url, state, records, times))
         return
     connection = apsw.Connection(url.removeprefix("sqlite://"))
     try:
         connection.set_busy_timeout(10_000)
         connection.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -1048576; PRAGMA wal_autocheckpoint = 100000")
         with connection:
-            in_sqlite(connection, records, times)
+            _copy_sqlite(connection, state, records, times)
             connection.execute("UPDATE sequence SET token = (SELECT max(token) FROM operation)")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     finally:
         connection.close()
-
-
-async def _fill_postgres(url: str, work: Callable[[Any], Awaitable[None]]) -> None:
-    connection = await asyncpg.connect(url, timeout=60.0, command_timeout=3_600.0)
-    try:
-        await connection.execute("SET synchronous_commit = off")
-        await work(connection)
-        await connection.execute(
-            "UPDATE idempotency_gateway.epoch SET passed_token = (SELECT last_value FROM idempotency_gateway.token)"
-        )
-        await connection.execute("VACUUM (ANALYZE)")
-    finally:
-        await connection.close()
 
 
 def _copied(table: str, columns: Collection[str], own: Mapping[str, str], source: str) -> str:
@@ -105,108 +86,90 @@ def _at(times: Mapping[str, str], number: str) -> dict[str, str]:
     return {name: value.format(n=number) for name, value in times.items()}
 
 
-async def _complete_postgres(connection: Any, records: int, times: Mapping[str, str]) -> None:
-    last = await _copy_postgres(connection, "completed", "recipe", records, times)
-    day = "idempotency_gateway.drop_day(o.completed_us, o.replay_until_us - o.completed_us)"
-    made = f"FROM idempotency_gateway.operation o WHERE o.token > {last}"
-    async with connection.transaction():
-        # Seen by nobody before they are full: the gateway lets a past day go whenever it looks.
-        await connection.execute(
-            f"SELECT idempotency_gateway.add_partition(d.day) FROM (SELECT DISTINCT {day} AS day {made}) d"
-            " WHERE to_regclass('idempotency_gateway.response_' || d.day) IS NULL"
-        )
-        await connection.execute(
-            f"INSERT INTO idempotency_gateway.response SELECT o.token, {day}, t.body {made}".replace(
-                "operation o", "operation o, (SELECT body FROM idempotency_gateway.response LIMIT 1) t"
-            )
-        )
+def _kept(row: str, number: str) -> dict[str, str]:
+    """What a delivery and a request have of their operation."""
+    of_operation = {"row": row, "acceptance_id": "o.attempt_id", "scope_digest": "o.scope_digest"}
+    return of_operation | _at(_WAITING, number)
 
 
-async def _accept_postgres(connection: Any, records: int, times: Mapping[str, str]) -> None:
-    scope = f"lpad((n % {_SCOPES})::text, 32, '0')::bytea"
-    last = await _copy_postgres(connection, "accepted", "delivery", records, times, scope)
-    own = {
-        "row": "o.id",
-        "acceptance_id": "o.attempt_id",
-        "scope_digest": "o.scope_digest",
-        **_at(times, f"(o.token - {last})"),
-    }
-    for table in ("delivery", "request"):
-        source = f"idempotency_gateway.operation o, (SELECT * FROM idempotency_gateway.{table} LIMIT 1) t"
-        columns = await _columns(connection, table)
-        await connection.execute(
-            _copied(f"idempotency_gateway.{table}", columns, own, f"{source} WHERE o.token > {last} ORDER BY o.token")
-        )
-
-
-async def _copy_postgres(
-    connection: Any, state: str, names_in: str, records: int, times: Mapping[str, str], scope: str = "t.scope_digest"
-) -> int:
-    """Copy an operation in this state, of the names in that table; returns the last token before."""
-    last: int = await connection.fetchval("SELECT last_value FROM idempotency_gateway.token")
-    names = await connection.fetchrow(f"SELECT service, operation FROM idempotency_gateway.{names_in} LIMIT 1")
-    await connection.execute(_DERIVED.format(prefix=derivation_of(*names).hex()))
-    digest = f"sha256(({last} + n)::text::bytea)"
-    own = {
-        "id": f"pg_temp.derived({scope}, {digest})",
-        "scope_digest": scope,
-        "attempt_id": "uuid_send(gen_random_uuid())",
-        "token": "nextval('idempotency_gateway.token')",
-        "key_digest": digest,
-        **_at(times, "n"),
-    }
-    source = f"(SELECT * FROM idempotency_gateway.operation WHERE state = '{state}' LIMIT 1) t"
-    columns = await _columns(connection, "operation")
-    await connection.execute(
-        _copied("idempotency_gateway.operation", columns, own, f"{source}, generate_series(1, {records}) n")
-    )
-    return last
-
-
-async def _columns(connection: Any, table: str) -> list[str]:
-    rows = await connection.fetch(
-        "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND attgenerated = ''",
-        f"idempotency_gateway.{table}",
-    )
-    return [name for (name,) in rows]
-
-
-def _complete_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> None:
-    last = _copy_sqlite(connection, "completed", records, times)
-    connection.execute(
-        "INSERT INTO response SELECT o.row, t.body FROM operation o, (SELECT * FROM response LIMIT 1) t"
-        " WHERE o.row > ?",
-        (last,),
-    )
-
-
-def _accept_sqlite(connection: apsw.Connection, records: int, times: Mapping[str, str]) -> None:
-    scope = f"CAST(printf('%032d', n % {_SCOPES}) AS BLOB)"
-    last = _copy_sqlite(connection, "accepted", records, {**times, "scope_digest": scope})
-    own = {
-        "row": "o.row",
-        "acceptance_id": "o.attempt_id",
-        "scope_digest": "o.scope_digest",
-        **_at(times, f"(o.row - {last})"),
-    }
-    for table in ("delivery", "request"):
-        columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
-        source = f"operation o, (SELECT * FROM {table} LIMIT 1) t WHERE o.row > {last}"
-        connection.execute(_copied(table, columns, own, source))
-
-
-def _copy_sqlite(connection: apsw.Connection, state: str, records: int, times: Mapping[str, str]) -> int:
-    """Copy an operation in this state; returns the last row before."""
+def _copy_sqlite(connection: apsw.Connection, state: str, records: int, times: Mapping[str, str]) -> None:
     own = {
         "id": "randomblob(16)",
         "attempt_id": "randomblob(16)",
         "token": "(SELECT token FROM sequence) + n",
         "key_digest": "randomblob(32)",
+        **({"scope_digest": f"CAST(printf('%032d', n % {_SCOPES}) AS BLOB)"} if state == "accepted" else {}),
         **_at(times, "n"),
     }
-    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(operation)") if name != "row"]
+
+    def columns(table: str) -> list[str]:
+        return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+
     ((last,),) = connection.execute("SELECT max(row) FROM operation")
     numbers = f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {records})"
     source = f"numbers, (SELECT * FROM operation WHERE state = '{state}' LIMIT 1) t"
-    connection.execute(f"{numbers} {_copied('operation', columns, own, source)}")
-    return int(last)
+    copied = _copied("operation", [name for name in columns("operation") if name != "row"], own, source)
+    connection.execute(f"{numbers} {copied}")
+    made = f"WHERE o.row > {last}"
+    if state == "completed":
+        both = "operation o, (SELECT * FROM response LIMIT 1) t"
+        connection.execute(f"INSERT INTO response SELECT o.row, t.body FROM {both} {made}")
+        return
+    for table in ("delivery", "request"):
+        source = f"operation o, (SELECT * FROM {table} LIMIT 1) t {made}"
+        connection.execute(_copied(table, columns(table), _kept("o.row", f"(o.row - {last})"), source))
+
+
+async def _fill_postgres(url: str, state: str, records: int, times: Mapping[str, str]) -> None:
+    connection = await asyncpg.connect(
+        url, timeout=60.0, command_timeout=3_600.0, server_settings={"search_path": "idempotency_gateway,pg_temp"}
+    )
+    try:
+        await connection.execute("SET synchronous_commit = off")
+        await _copy_postgres(connection, state, records, times)
+        await connection.execute("UPDATE epoch SET passed_token = (SELECT last_value FROM token)")
+        await connection.execute("VACUUM (ANALYZE)")
+    finally:
+        await connection.close()
+
+
+async def _copy_postgres(connection: Any, state: str, records: int, times: Mapping[str, str]) -> None:
+    async def columns(table: str) -> list[str]:
+        rows = await connection.fetch(
+            "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND attgenerated = ''", table
+        )
+        return [name for (name,) in rows]
+
+    is_accepted = state == "accepted"
+    last: int = await connection.fetchval("SELECT last_value FROM token")
+    names_in = "delivery" if is_accepted else "recipe"
+    names = await connection.fetchrow(f"SELECT service, operation FROM {names_in} LIMIT 1")
+    await connection.execute(_DERIVED.format(prefix=derivation_of(*names).hex()))
+    digest = f"sha256(({last} + n)::text::bytea)"
+    scope = f"lpad((n % {_SCOPES})::text, 32, '0')::bytea" if is_accepted else "t.scope_digest"
+    own = {
+        "id": f"pg_temp.derived({scope}, {digest})",
+        "scope_digest": scope,
+        "attempt_id": "uuid_send(gen_random_uuid())",
+        "token": "nextval('token')",
+        "key_digest": digest,
+        **_at(times, "n"),
+    }
+    source = f"(SELECT * FROM operation WHERE state = '{state}' LIMIT 1) t, generate_series(1, {records}) n"
+    await connection.execute(_copied("operation", await columns("operation"), own, source))
+    made = f"WHERE o.token > {last}"
+    if is_accepted:
+        for table in ("delivery", "request"):
+            source = f"operation o, (SELECT * FROM {table} LIMIT 1) t {made} ORDER BY o.token"
+            kept = _kept("o.id", f"(o.token - {last})")
+            await connection.execute(_copied(table, await columns(table), kept, source))
+        return
+    day = "drop_day(o.completed_us, o.replay_until_us - o.completed_us)"
+    async with connection.transaction():
+        # Seen by nobody before they are full: the gateway lets a past day go whenever it looks.
+        await connection.execute(
+            f"SELECT add_partition(d.day) FROM (SELECT DISTINCT {day} AS day FROM operation o {made}) d"
+            " WHERE to_regclass('response_' || d.day) IS NULL"
+        )
+        both = "operation o, (SELECT body FROM response LIMIT 1) t"
+        await connection.execute(f"INSERT INTO response SELECT o.token, {day}, t.body FROM {both} {made}")

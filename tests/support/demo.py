@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,44 +13,43 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from tests.support import http
-from tests.support.eventually import eventually_blocking
 from tests.support.ports import free_port
-from tests.support.processes import end, run, spawn
+from tests.support.processes import run, spawn
+from tests.support.server_process import ServerProcess
 
-START_SECONDS = 30.0
 _ROOT = Path(__file__).parents[2]
 
 
-class DemoProcess:
-    """`with DemoProcess(directory, *arguments) as demo`: `demo ARGUMENTS` on a port of its own, ready to be called."""
+class DemoProcess(ServerProcess):
+    """`with DemoProcess(directory, *arguments) as demo`: `demo ARGUMENTS` on a port of its own, ready to be called.
+
+    What it keeps for as long as it runs is below its directory.
+    """
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.port = free_port()
         self._arguments = arguments
-        self.directory = directory / "demo"
-        """What it keeps for as long as it runs is below this."""
+        self.directory, self.log = directory / "demo", directory / "demo.log"
         self.directory.mkdir()
-        self._output = directory / "demo.log"
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = program("demo", "--port", str(self.port), *self._arguments)
-        self._process = spawn(
-            command, output=self._output, directory=_ROOT, environment={**os.environ, "TMPDIR": str(self.directory)}
-        )
-        try:
-            eventually_blocking(self._is_ready, START_SECONDS, "the demonstration says where it is")
-        except BaseException:
-            self.stop(signal.SIGKILL)
-            raise
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop(signal.SIGKILL)
+        self.kill()
+
+    def _spawned(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "TMPDIR": str(self.directory)}
+        command = program("demo", "--port", str(self.port), *self._arguments)
+        return spawn(command, output=self.log, directory=_ROOT, environment=environment)
+
+    def _serves(self) -> bool:
+        return "Ctrl-C stops it" in self.output
 
     @property
     def output(self) -> str:
-        return self._output.read_text() if self._output.exists() else ""
+        return self.log.read_text() if self.log.exists() else ""
 
     @property
     def status_port(self) -> int:
@@ -67,15 +65,6 @@ class DemoProcess:
         )
         assert found, self.output
         return int(found[1]), found[2]
-
-    def stop(self, how: signal.Signals) -> int:
-        process, self._process = self._process, None
-        return end(process, how) if process is not None else 0
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, f"it ended: {self.output}"
-        return "Ctrl-C stops it" in self.output
 
 
 def program(*arguments: str) -> list[str]:

@@ -18,7 +18,8 @@ import yaml
 from tests.support import http, nursery
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
-from tests.support.processes import end, pause, resume, spawn
+from tests.support.processes import spawn
+from tests.support.server_process import Launched
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -26,13 +27,15 @@ _ROOT = Path(__file__).parents[2]
 _commands = itertools.count(1)
 
 
-class GatewayProcess:
+class GatewayProcess(Launched):
     """`async with GatewayProcess(config, directory) as gateway`: `python -m gateway run` on loopback, or another
     command that runs until it is stopped. `root` is the directory of the program's package.
 
     `listen` and `status.listen` are chosen here. The process may be ended and started again; it keeps its ports, its
     configuration and its state directory, `directory / "state"` unless the configuration names another.
     """
+
+    end_seconds = STOP_SECONDS
 
     def __init__(
         self,
@@ -51,7 +54,6 @@ class GatewayProcess:
         self.config_file = directory / "gateway.yaml"
         self.log = directory / "gateway.log"
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
-        self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         whole = {
             "state_dir": str(directory / "state"),
             **config,
@@ -67,11 +69,6 @@ class GatewayProcess:
     async def __aexit__(self, *_: object) -> None:
         self.kill()
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the gateway is not running"
-        return self._process.pid
-
     async def start(self) -> None:
         """Start the program and return when `/readyz` answers 200."""
         self.launch()
@@ -81,16 +78,14 @@ class GatewayProcess:
             self.kill()
             raise
 
-    def launch(self, terminal: int | None = None) -> None:
-        """Start the program without waiting for anything."""
-        assert self._process is None, "the gateway is running already"
-        self._process = self._started([self._command], self.log, self._environment, terminal)
+    def _spawned(self) -> subprocess.Popen[bytes] | nursery.Forked:
+        return self._started([self._command], self.log, self._environment)
 
     def launch_on_terminal(self) -> int:
         """Start it on a terminal of its own; it hangs up when the descriptor that is returned is closed."""
         terminal, line = pty.openpty()
         try:
-            self.launch(line)
+            self._process = self._started([self._command], self.log, self._environment, line)
         except BaseException:
             os.close(terminal)
             raise
@@ -133,10 +128,6 @@ class GatewayProcess:
         assert found or missing is not None, name
         return found[0] if found else missing or 0.0
 
-    def kill(self) -> None:
-        """`kill -9`. Nothing happens to one that is not running."""
-        self._end(signal.SIGKILL)
-
     def terminate(self) -> int:
         """SIGTERM, and its exit status once it has drained; see `ask_to_stop` for what happens meanwhile."""
         return self._end(signal.SIGTERM)
@@ -152,18 +143,8 @@ class GatewayProcess:
         self._process = None
         return process.wait()
 
-    def pause(self) -> None:
-        pause(self.pid)
-
-    def resume(self) -> None:
-        resume(self.pid)
-
     def output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    def _end(self, how: signal.Signals) -> int:
-        process, self._process = self._process, None
-        return end(process, how, STOP_SECONDS) if process is not None else 0
 
     async def _is_ready(self) -> bool:
         assert self._process is not None, "it was not started"

@@ -17,10 +17,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.processes import spawn
-from tests.support.server_process import Launched, is_listening
+from tests.support.server_process import Served, is_listening
 
 
-class KafkaServer(Launched):
+class KafkaServer(Served):
     """`async with` is not needed: `start` it, `kill` it. What it stored is gone with it."""
 
     def __init__(self, directory: Path, *, is_authenticating: bool = False) -> None:

@@ -15,10 +15,10 @@ from nats.js.api import StreamConfig
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.processes import spawn
-from tests.support.server_process import Launched, is_listening
+from tests.support.server_process import Served, is_listening
 
 
-class NatsServer(Launched):
+class NatsServer(Served):
     """`async with` is not needed: `start` it, `kill` it."""
 
     def __init__(self, directory: Path, **options: Any) -> None:

@@ -13,27 +13,53 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.eventually import eventually_blocking
-from tests.support.processes import end, pause, resume
+from tests.support.nursery import Forked
+from tests.support.processes import END_SECONDS, end, pause, resume
 
 
 class Launched(ABC):
     """At most one process at a time. It keeps what it was given, such as its port, over a stop and the next start."""
 
-    directory: Path
-    log: Path
-    # What ends it in order, and what ends it at once, with all below it.
-    _stop_signal = signal.SIGTERM
-    _end_signal = signal.SIGKILL
-    _process: subprocess.Popen[bytes] | None = None
+    end_seconds = END_SECONDS
+    _process: subprocess.Popen[bytes] | Forked | None = None
 
     def launch(self) -> None:
-        """Start it without waiting; see `is_ready`."""
-        if self._process is not None:
-            raise AssertionError("the server was started already")
+        """Start it without waiting for anything."""
+        assert self._process is None, "it is running already"
         self._process = self._spawned()
 
     @abstractmethod
-    def _spawned(self) -> subprocess.Popen[bytes]: ...
+    def _spawned(self) -> subprocess.Popen[bytes] | Forked: ...
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it is not running"
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End at once, without a word to anybody. Nothing happens to one that is not running."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Freeze it with all below it: connections stay open and nothing is answered."""
+        if self._process is not None:
+            pause(self._process.pid)
+
+    def resume(self) -> None:
+        if self._process is not None:
+            resume(self._process.pid)
+
+    def _end(self, how: signal.Signals) -> int:
+        """Its exit status; 0 of one that is not running."""
+        process, self._process = self._process, None
+        return 0 if process is None else end(process, how, self.end_seconds)
+
+
+class Served(Launched):
+    """One that can be asked whether it serves."""
+
+    directory: Path
+    log: Path
 
     @abstractmethod
     def _serves(self) -> bool: ...
@@ -45,29 +71,14 @@ class Launched(ABC):
             raise AssertionError(f"{type(self).__name__} did not start:\n{self.log.read_text(errors='replace')}")
         return self._serves()
 
-    def kill(self) -> None:
-        """End at once, without a word to anybody. Nothing happens to one that is not running."""
-        self._end(signal.SIGKILL)
 
-    def pause(self) -> None:
-        """Freeze the server with all below it: connections stay open and nothing is answered."""
-        if self._process is not None:
-            pause(self._process.pid)
-
-    def resume(self) -> None:
-        if self._process is not None:
-            resume(self._process.pid)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, how)
-
-
-class ServerProcess(Launched):
+class ServerProcess(Served):
     """One that is waited for outside of an event loop."""
 
     start_seconds = 30.0
+    # What ends it in order, and what ends it at once, with all below it.
+    _stop_signal = signal.SIGTERM
+    _end_signal = signal.SIGKILL
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -87,9 +98,9 @@ class ServerProcess(Launched):
             self._end(self._end_signal)
             raise
 
-    def stop(self) -> None:
-        """End in order. Nothing happens to one that is not running."""
-        self._end(self._stop_signal)
+    def stop(self, how: signal.Signals | None = None) -> int:
+        """End in order, or in this way; returns the exit status. Nothing happens to one that is not running."""
+        return self._end(how or self._stop_signal)
 
     def restart(self) -> None:
         self.stop()

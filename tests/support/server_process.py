@@ -91,9 +91,10 @@ class ServerProcess(Served):
             shutil.rmtree(self.directory)
 
     def start(self) -> None:
-        self.launch()
+        # Not by what a subclass may make of these names.
+        Launched.launch(self)
         try:
-            eventually_blocking(self.is_ready, self.start_seconds, f"{type(self).__name__} is ready")
+            eventually_blocking(lambda: Served.is_ready(self), self.start_seconds, f"{type(self).__name__} is ready")
         except BaseException:
             self._end(self._end_signal)
             raise

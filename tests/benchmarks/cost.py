@@ -193,7 +193,7 @@ def _works(place: Place, only: Sequence[str], *, is_short: bool) -> list[Work]:
         ("floor on Postgres", (_NEW_KEY,), lambda: floor("postgres", place.store("postgres")["durable"])),
         ("floor on Postgres and Redis", (_NEW_KEY,), floor_on_both),
     ]
-    works = [Work(_PASSED, BASELINE, place.proxy("plain", "plain"))]
+    works = [Work(_PASSED, BASELINE, place.proxy("plain", "middleware"))]
     for subject, kinds, start in found:
         names = {kind: f"{kind}, {subject}" for kind in kinds if not is_short or f"{kind}, {subject}" in _SHORT}
         wanted = [kind for kind, name in names.items() if not only or any(part in name for part in only)]

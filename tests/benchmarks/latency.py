@@ -22,7 +22,7 @@ _SYNCS: Final = 100
 
 def run(place: Place, asked: argparse.Namespace) -> bool:
     """Measure, and print; there is no target."""
-    plain = place.proxy("plain", "plain")
+    plain = place.proxy("plain", "middleware")
     database, both = place.store("postgres"), place.store("postgres")
     programs = {
         "SQLite": place.gateway("sqlite", place.store("sqlite")),

@@ -1,22 +1,45 @@
-"""A middleware that one would write: the baseline with a table of keys in Redis, or in Postgres."""
+"""The baseline: the proxy that anyone would write, without any idempotency. With a URL it has a middleware that one
+would write: a table of keys in Redis, or in Postgres.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final
 
+import aiohttp
 import asyncpg
 import uvloop
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 from redis.asyncio import Redis
 
-from tests.benchmarks import plain
-
+_FRAMING: Final = ("content-length", "transfer-encoding", "connection", "host")
 _DAY_SECONDS: Final = 24 * 3600
 Entry = dict[str, Any]
+
+
+async def serve(port: str, upstream_port: str, middlewares: Iterable[Middleware] = ()) -> None:
+    upstream = f"http://127.0.0.1:{upstream_port}"
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+    async def forward(request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _FRAMING}
+        async with session.request(request.method, upstream + request.path_qs, data=body, headers=headers) as answer:
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _FRAMING}
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+
+    app = web.Application(client_max_size=1 << 30, middlewares=middlewares)
+    app.router.add_route("*", "/{path:.*}", forward)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", int(port), backlog=4096).start()
+    await asyncio.Event().wait()
 
 
 class _RedisKeys:
@@ -76,8 +99,8 @@ async def main(port: str, upstream_port: str, url: str) -> None:
         response.headers["Idempotency-Status"] = "stored"
         return response
 
-    await plain.serve(port, upstream_port, (idempotent,))
+    await serve(port, upstream_port, (idempotent,))
 
 
 if __name__ == "__main__":
-    uvloop.run(main(*sys.argv[1:]))
+    uvloop.run(serve(*sys.argv[1:]) if len(sys.argv) == 3 else main(*sys.argv[1:]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 from collections.abc import Callable
 from importlib.resources import files
@@ -44,14 +43,11 @@ class KafkaServer(Served):
         return is_listening(self._port)
 
     def freeze(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self.pause()
         # It may answer until it has stopped, which is later than the signal.
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
-    def thaw(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+    thaw = Served.resume
 
     async def add_topic(self, name: str, partitions: int = 3) -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=self.address)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tests.support.house import sqlite_store
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
@@ -25,14 +26,8 @@ class Verdict:
         return "\n  ".join((self.summary(), *self.faults[:20]))
 
 
-class Judged(Protocol):
-    """A verdict, or several; its text is printed."""
-
-    @property
-    def faults(self) -> list[str]: ...
-
-
-Run = Callable[..., Coroutine[Any, Any, Judged]]
+Run = Callable[..., Coroutine[Any, Any, Any]]
+"""Its result is a verdict, or several that have `faults`; its text is printed."""
 
 
 def main(name: str, summary: str | None, run: Run, **options: float) -> int:
@@ -47,15 +42,12 @@ def main(name: str, summary: str | None, run: Run, **options: float) -> int:
     parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
     asked = vars(parser.parse_args())
     kind = asked.pop("store")
-    with workspace(name) as directory:
-        if kind == "sqlite":
-            return _report(run(directory, sqlite_store(directory), **asked))
-        installation = PostgresInstallation(directory / "installation")
-        with PostgresServer(installation, directory / "postgres").running() as server:
-            return _report(run(directory, {"durable": server.url}, **asked))
-
-
-def _report(running: Coroutine[Any, Any, Judged]) -> int:
-    verdict = asyncio.run(running)
+    with workspace(name) as directory, ExitStack() as stack:
+        section = sqlite_store(directory)
+        if kind == "postgres":
+            installation = PostgresInstallation(directory / "installation")
+            server = PostgresServer(installation, directory / "postgres")
+            section = {"durable": stack.enter_context(server.running()).url}
+        verdict = asyncio.run(run(directory, section, **asked))
     print(verdict)
     return 1 if verdict.faults else 0

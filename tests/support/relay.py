@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
@@ -87,7 +87,6 @@ class _Connection:
 
     client: asyncio.StreamWriter
     target: asyncio.StreamWriter | None = None
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def ends(self) -> list[asyncio.StreamWriter]:
         return [end for end in (self.client, self.target) if end is not None]

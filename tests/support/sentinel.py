@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 from redis.asyncio import Redis
+
+from tests.support.postgres import session
 
 
 class Sentinel:
@@ -44,18 +45,15 @@ def _files(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 async def _rows(url: str) -> Any:
-    connection = await asyncpg.connect(url)
-    try:
+    async with session(url) as connection:
         tables = await connection.fetch(
-            "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = 'idempotency_gateway' AND c.relkind = 'r'"
+            "SELECT oid::regclass::text FROM pg_class "
+            "WHERE relnamespace = 'idempotency_gateway'::regnamespace AND relkind = 'r'"
         )
         assert tables
         for (table,) in tables:
             for (row,) in await connection.fetch(f"SELECT t::text FROM {table} t"):
                 yield table, row.encode()
-    finally:
-        await connection.close()
 
 
 async def _entries(url: str) -> Any:

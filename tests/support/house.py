@@ -165,13 +165,12 @@ _PASSING = frozenset((408, 421, 423, 425, 429, *range(500, 600)))
 
 def problem_of(response: Response) -> dict[str, Any] | None:
     """The members of a problem of the gateway, in both of its forms; None where the response is none."""
-    if response.header("Content-Type") == "application/problem+json":
+    kind, found, needed = response.header("Content-Type"), None, "code"
+    if kind == "application/problem+json":
         found = response.json()
-        return found if isinstance(found, dict) and "code" in found else None
-    if response.header("Content-Type") == "application/json" and response.body.startswith(b'{"error":'):
-        error = response.json()["error"]
-        return error if isinstance(error, dict) and "retryable" in error else None
-    return None
+    elif kind == "application/json" and response.body.startswith(b'{"error":'):
+        found, needed = response.json()["error"], "retryable"
+    return found if isinstance(found, dict) and needed in found else None
 
 
 def should_retry(response: Response) -> bool | None:

@@ -7,6 +7,7 @@ import json
 import ssl
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -107,10 +108,8 @@ class Connection:
     async def close(self) -> None:
         """Close; what the peer did meanwhile does not matter."""
         self.writer.close()
-        try:
+        with suppress(OSError):
             await self.writer.wait_closed()
-        except OSError:
-            return
 
 
 async def exchange(

@@ -59,17 +59,11 @@ def holds_content(record: Record | None, fingerprint_digest: bytes, until_us: in
     request which claimed the content: a key that was free again may have been used for another request.
     """
     settled = settle(record, now_us)
-    if settled is None or settled.fingerprint is None:
+    if settled is None or settled.fingerprint is None or settled.state is State.RELEASED:
         return False
     if not is_same_digest(settled.fingerprint.digest, fingerprint_digest):
         return False
-    match settled.state:
-        case State.RELEASED:
-            return False
-        case State.COMPLETED | State.TOMBSTONE:
-            return now_us < until_us
-        case _:
-            return True
+    return settled.state not in (State.COMPLETED, State.TOMBSTONE) or now_us < until_us
 
 
 class ManualClock:

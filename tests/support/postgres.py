@@ -345,13 +345,8 @@ def unprivileged_account() -> Account | None:
     """The user for the server when we are root, else None: ourselves."""
     if os.geteuid() != 0:
         return None
-    for name in ("postgres", "nobody"):
-        try:
-            found = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return Account(found.pw_uid, found.pw_gid)
-    return Account(65534, 65534)
+    accounts = {each.pw_name: Account(each.pw_uid, each.pw_gid) for each in pwd.getpwall()}
+    return accounts.get("postgres") or accounts.get("nobody") or Account(65534, 65534)
 
 
 def _environment() -> dict[str, str]:

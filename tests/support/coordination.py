@@ -19,7 +19,7 @@ from gateway.config import parse
 from gateway.config.route import Retention
 from gateway.core.identity.caller import hop_from
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
-from gateway.core.message import Headers, IndexedHeaders, RequestHead
+from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
 from gateway.core.outcome import KeepPolicy
 from gateway.core.recovery import Hold, Resend
@@ -37,7 +37,7 @@ from gateway.store.operations import ManagedStore
 from gateway.upstream import Upstream
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore
-from tests.support.house import BODY, config_text
+from tests.support.house import BODY, JSON, config_text
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -114,19 +114,13 @@ class Office:
         self.route, self.tiers = parts.routes[0], parts.store
 
     def incoming(
-        self, key: str = "k1", body: bytes | RequestBody = BODY, headers: Iterable[tuple[str, str]] = ()
-    ) -> Request:
-        fields: Headers = (
-            (b"Host", b"shop.example"),
-            (b"Content-Type", b"application/json"),
-            (b"Idempotency-Key", key.encode()),
-            (b"X-Tenant", b"t1"),
-            *((name.encode(), value.encode()) for name, value in headers),
-        )
+        self, key: str = "k1", body: bytes | RequestBody = BODY, headers: Iterable[tuple[str, str]] = (),
+        tenant: str = "t1",
+    ) -> Request:  # fmt: skip
+        fields = [("Host", "shop.example"), JSON, ("Idempotency-Key", key), ("X-Tenant", tenant), *headers]
+        head = IndexedHeaders(tuple((name.encode(), value.encode()) for name, value in fields))
         taken = Here(body) if isinstance(body, bytes) else body
-        return Request(
-            RequestHead(b"POST", b"/charges", IndexedHeaders(fields)), taken, hop_from("127.0.0.1", is_secure=False)
-        )
+        return Request(RequestHead(b"POST", b"/charges", head), taken, hop_from("127.0.0.1", is_secure=False))
 
     def ask(
         self,

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.core.confidential import EncryptionKey, KeyRing
-from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
 from gateway.deliver.worker import DeliveryWorker
 from gateway.protect.accepting import KeptRequest, seal
@@ -19,7 +18,7 @@ from gateway.protect.request import Request
 from gateway.protect.route import Route
 from tests.support.coordination import Office, coordination
 from tests.support.eventually import eventually
-from tests.support.house import BODY, ROUTE
+from tests.support.house import ROUTE
 from tests.support.memory_store import MemoryStore
 
 KEY = bytes(32)
@@ -40,12 +39,7 @@ class Depot:
 
     async def keyed(self, key: str = "k1", *, tenant: str = "t1", route: Route | None = None) -> Request:
         """A request as it is identified when it comes in."""
-        incoming = self.office.incoming(key, BODY)
-        headers = tuple(
-            (name, tenant.encode() if name == b"X-Tenant" else value) for name, value in incoming.head.headers
-        )
-        head = type(incoming.head)(incoming.head.method, incoming.head.target, IndexedHeaders(headers))
-        request = Request(head, incoming.body, incoming.hop)
+        request = self.office.incoming(key, tenant=tenant)
         refused = await self.office.coordinator.identifying.identify(request, route or self.office.route)
         assert refused is None
         return request

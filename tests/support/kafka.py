@@ -13,14 +13,13 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.processes import spawn
-from tests.support.server_process import Served, is_listening
+from tests.support.server_process import Broker, is_listening
 
 
-class KafkaServer(Served):
-    """`async with` is not needed: `start` it, `kill` it. What it stored is gone with it."""
+class KafkaServer(Broker):
+    """What it stored is gone with it."""
 
     def __init__(self, directory: Path, *, is_authenticating: bool = False) -> None:
         directory.mkdir(parents=True)
@@ -28,10 +27,6 @@ class KafkaServer(Served):
         self.address = f"127.0.0.1:{self._port}"
         self.directory, self.log = directory, directory / "log"
         self._is_authenticating = is_authenticating
-
-    async def start(self) -> None:
-        self.launch()
-        await eventually(self.is_ready, 30.0, "the broker is ready")
 
     def _spawned(self) -> subprocess.Popen[bytes]:
         url = f"tcp://{self.address}"
@@ -47,7 +42,7 @@ class KafkaServer(Served):
         # It may answer until it has stopped, which is later than the signal.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
-    thaw = Served.resume
+    thaw = Broker.resume
 
     async def add_topic(self, name: str, partitions: int = 3) -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=self.address)

@@ -12,14 +12,13 @@ from typing import Any
 import nats
 from nats.js.api import StreamConfig
 
-from tests.support.eventually import eventually
 from tests.support.ports import free_port
 from tests.support.processes import spawn
-from tests.support.server_process import Served, is_listening
+from tests.support.server_process import Broker, is_listening
 
 
-class NatsServer(Served):
-    """`async with` is not needed: `start` it, `kill` it."""
+class NatsServer(Broker):
+    """It is started and ended as `Broker` says."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         """`options` are written into the server's configuration."""
@@ -33,10 +32,6 @@ class NatsServer(Served):
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        self.launch()
-        await eventually(self.is_ready, 30.0, "NATS is ready")
 
     def _spawned(self) -> subprocess.Popen[bytes]:
         program = Path(sys.prefix) / "bin" / "nats-server"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.support.eventually import eventually_blocking
+from tests.support.eventually import eventually, eventually_blocking
 from tests.support.nursery import Forked
 from tests.support.processes import END_SECONDS, end, pause, resume
 
@@ -70,6 +70,14 @@ class Served(Launched):
         if self._process.poll() is not None:
             raise AssertionError(f"{type(self).__name__} did not start:\n{self.log.read_text(errors='replace')}")
         return self._serves()
+
+
+class Broker(Served):
+    """One that is waited for in an event loop. `async with` is not needed: `start` it, `kill` it."""
+
+    async def start(self) -> None:
+        self.launch()
+        await eventually(self.is_ready, 30.0, f"{type(self).__name__} is ready")
 
 
 class ServerProcess(Served):

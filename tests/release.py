@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any, Final
@@ -56,7 +55,8 @@ def release(directory: Path, image: str = "") -> list[Path]:
 
 def bill_of_materials(lock: str) -> dict[str, Any]:
     """The packages of a lock file that get into the image, as a CycloneDX document."""
-    found = [(name, version) for name, version in _locked(lock) if name not in _BUILDERS]
+    locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
+    found = [(name, version) for name, version in locked if name not in _BUILDERS]
     own = f"pkg:pypi/{_PROJECT}@{__version__}"
     return {
         "bomFormat": "CycloneDX",
@@ -82,10 +82,6 @@ def _component(name: str, version: str) -> dict[str, Any]:
 
 def _purl(name: str, version: str) -> str:
     return f"pkg:pypi/{name}@{version}"
-
-
-def _locked(lock: str) -> Iterator[tuple[str, str]]:
-    yield from re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
 
 
 def provenance(commit: str, *, is_clean: bool) -> dict[str, Any]:

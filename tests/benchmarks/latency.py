@@ -37,7 +37,8 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
         middle["the rest"] = middle["mean added"] - middle["claim"] - middle["complete"]
         rows.append((name, f"{rates[name]:,.0f}", *(f"{figure:.2f}" for figure in middle.values())))
     syncs = f"a sync of 8 KiB on this disk takes {_sync_ms(place.directory):.2f} ms"
-    syncs += f", one of Postgres's log {_log_sync_ms(database['durable']):.2f} ms"
+    (log_sync_ms,) = ask(database["durable"], "SELECT wal_sync_time / greatest(wal_sync, 1) FROM pg_stat_wal")
+    syncs += f", one of Postgres's log {log_sync_ms:.2f} ms"
     show(("store", "requests/s", *middle), rows, after=syncs)
     return True
 
@@ -77,7 +78,3 @@ def _sync_ms(directory: Path) -> float:
             os.fdatasync(file.fileno())
             spent.append(time.perf_counter() - began)
     return median(spent) * 1e3
-
-
-def _log_sync_ms(url: str) -> float:
-    return float(ask(url, "SELECT wal_sync_time / greatest(wal_sync, 1) FROM pg_stat_wal")[0])

@@ -587,7 +587,9 @@ class MemoryStore:
     def _credit(self, record: Record, pause: operations.Pause, until_us: int) -> None:
         """Let the pause count up to this time, and no longer, for the end of the record's delivery."""
         by_us, operation_id = until_us - self._credited_us(record, pause), record.identity.operation_id
-        self.memory.records[operation_id] = _delayed(record, by_us)
+        assert record.delivery is not None
+        later = replace(record.delivery, deliver_until_us=record.delivery.deliver_until_us + by_us)
+        self.memory.records[operation_id] = replace(record, delivery=later)
         self.memory.credited_us[operation_id] = until_us
 
     def _undelivered(self, service: str) -> list[Record]:
@@ -758,11 +760,6 @@ def _expires_soon(record: Record, now_us: int) -> bool:
     if record.delivery is None or record.state is not State.ACCEPTED:
         return False
     return now_us < record.delivery.deliver_until_us <= now_us + _PAUSE_STEP_US
-
-
-def _delayed(record: Record, by_us: int) -> Record:
-    assert record.delivery is not None
-    return replace(record, delivery=replace(record.delivery, deliver_until_us=record.delivery.deliver_until_us + by_us))
 
 
 def _kept_until_us(record: Record) -> int:

@@ -13,7 +13,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import Any, Self
 
 _CHUNK_BYTES = 65_536
 
@@ -92,19 +92,12 @@ class _Connection:
         return [end for end in (self.client, self.target) if end is not None]
 
 
-class Relay:
-    """`async with Relay(target_port) as relay`: connect to `relay.port` instead of the target's."""
+class Listening:
+    """A context: a server whose connections are tasks, which end with it."""
 
-    def __init__(self, target_port: int) -> None:
-        self.port = 0
-        self.connections = 0
-        self.to_target = Course()
-        self.to_client = Course()
-        # New connections are accepted, and that is all that ever happens to them.
-        self.black_hole = False
-        # Of connections from now on.
-        self.target_port = target_port
-        self._live: set[_Connection] = set()
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, **how: Any) -> None:
+        self.host, self.port, self.connections = host, port, 0
+        self._how = how
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -114,32 +107,55 @@ class Relay:
 
     async def __aexit__(self, *_: object) -> None:
         self.refuse()
-        self.cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        """Accept connections, after `refuse` on the same port again."""
+        self._server = await asyncio.start_server(self._accept, self.host, self.port, **self._how)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
+        """Stop listening: new connections are refused, those that are open go on."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.create_task(self._serve(reader, writer, self.connections))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
+        raise NotImplementedError
+
+
+class Relay(Listening):
+    """`async with Relay(target_port) as relay`: connect to `relay.port` instead of the target's."""
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__()
+        self.to_target = Course()
+        self.to_client = Course()
+        # New connections are accepted, and that is all that ever happens to them.
+        self.black_hole = False
+        # Of connections from now on.
+        self.target_port = target_port
+        self._live: set[_Connection] = set()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.refuse()
+        self.cut()
+        await super().__aexit__()
 
     def cut(self, fault: Fault = Fault.RESET) -> None:
         """Do this to every open connection now; `RESET` or `CLOSE`."""
         for connection in list(self._live):
             _end(connection, fault)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        task = asyncio.create_task(self._relay(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: int) -> None:
         connection = _Connection(writer)
         self._live.add(connection)
         try:

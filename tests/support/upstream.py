@@ -14,11 +14,10 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
 
 from tests.support.eventually import eventually
 from tests.support.http import Headers, Message, field_of, read_chunked
-from tests.support.relay import reset
+from tests.support.relay import Listening, reset
 
 _HEAD_BYTES_MAX = 1 << 20
 
@@ -92,25 +91,21 @@ class Answer:
 Script = Answer | Callable[[Received], Answer]
 
 
-class RecordingUpstream:
+class RecordingUpstream(Listening):
     """`async with RecordingUpstream() as upstream`: listens on `upstream.port`; see `on` for its answers."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
         """`host` is an address of IPv4 or IPv6."""
-        self.host = host
-        self.port = port
+        super().__init__(host, port, ssl=tls, limit=_HEAD_BYTES_MAX)
         self.requests: list[Received] = []
         self.effects: list[Received] = []
         self.answers: list[Answered] = []
-        self.connections = 0
         # Whether `Expect: 100-continue` is answered with 100 before the body is read.
         self.continues = True
         # After how long without a request a connection is closed; None: never.
         self.idle_seconds: float | None = None
         self._tls = tls
         self._scripts: defaultdict[bytes | None, deque[Script]] = defaultdict(deque)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -126,26 +121,6 @@ class RecordingUpstream:
 
     async def wait_for_requests(self, count: int, deadline_seconds: float = 10.0) -> None:
         await eventually(lambda: len(self.requests) >= count, deadline_seconds, f"{count} requests at the upstream")
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._accept, self.host, self.port, ssl=self._tls, limit=_HEAD_BYTES_MAX
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        task = asyncio.create_task(self._serve(reader, writer, self.connections))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import __version__
-from gateway.config import ConfigError, load, parse
+from gateway.config import parse
 from gateway.core.lifecycle import LEASE_US_MAX
 from gateway.core.operation import microseconds
 from tests.config.support import (
@@ -757,6 +757,10 @@ def test_a_key_that_is_written_twice() -> None:
     ]
 
 
+def test_a_report_of_thousands_of_mistakes_is_cut() -> None:
+    assert report("routes: [" + "x," * 1000 + "]")[-1].endswith("and 802 more")
+
+
 def test_names_of_routes() -> None:
     """Two routes of one name are a mistake; two of one operation are not."""
     again = MINIMAL + "\n".join(MINIMAL.splitlines()[3:])
@@ -796,19 +800,6 @@ def test_one_report() -> None:
     ]
 
 
-def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """A file that is missing or a directory is a mistake like any other."""
-    for path, why in ((tmp_path / "gateway.yaml", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(ConfigError) as caught:
-            load(path, {})
-        assert str(caught.value) == f"{path}: cannot be read: {why}"
-
-
-def test_long_report_is_cut() -> None:
-    """A file with thousands of mistakes gives a report of bounded length."""
-    assert report("routes: [" + "x," * 1000 + "]")[-1].endswith("and 802 more")
-
-
 NOT_ALONE = {
     "accept": ("accept: {identity: unverified}", "routes[0].accept"),
     "repeats": ("repeats: {action: refuse}", "routes[0].repeats.action"),
@@ -826,14 +817,16 @@ def test_what_a_durable_redis_does_not_keep(name: str) -> None:
     assert [line for line in found if line.startswith(f"{path}: ") and "a durable Redis" in line], found
 
 
-@pytest.mark.parametrize("name", ["order", "repeats"])
-def test_no_promise_over_keys_that_have_different_homes(name: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        pytest.param("accept: {mode: always} + order: {by: /account}", "order: one store keeps an order", id="order"),
+        pytest.param("repeats: {action: refuse}", "repeats.action: one store finds a repeat", id="repeats"),
+    ],
+)
+def test_no_promise_over_keys_that_have_different_homes(keys: str, said: str) -> None:
     """What one store keeps over the keys of a route is refused where several stores have them."""
-    keys, said = {
-        "order": (("accept: {mode: always}", "order: {by: /account}"), "order: one store keeps an order"),
-        "repeats": (("repeats: {action: refuse}",), "repeats.action: one store finds a repeat"),
-    }[name]
-    text = written("key: {header: Idempotency-Key, required: true}", *keys, base=ACCEPTING)
+    text = written("key: {header: Idempotency-Key, required: true}", *keys.split(" + "), base=ACCEPTING)
     assert read(text)
     (found,) = mistakes(f"{text}regions: {{here: eu, key: '{DIGITS}', {HOMES}}}\n")
     assert said in found
@@ -859,16 +852,31 @@ SHORT = "expected a secret of at least 16 visible ASCII characters"
 
 
 @pytest.mark.parametrize(
-    "token", [TOKEN[1:], TOKEN + " x", TOKEN + "é", "x" * 1025], ids=["short", "space", "é", "long"]
+    ("secret", "hint"),
+    [
+        # It can be guessed, or no header field could carry it.
+        (TOKEN[1:], WORDS["MAKE"]),
+        (f"{TOKEN} x", WORDS["MAKE"]),
+        (f"{TOKEN}é", WORDS["MAKE"]),
+        ("x" * 1025, WORDS["MAKE"]),
+        # What is wrong is the variable, the file, or how it is written.
+        ("${EMPTY}", "the environment variable EMPTY is empty"),
+        ("$TOKEN", "only ${NAME} is replaced, with its braces"),
+        ("${file:FILE}", "FILE is empty"),
+        # A value of a variable is a secret, and braces are not what it lacks.
+        ("${TOKEN}", WORDS["MAKE"]),
+    ],
 )
-def test_token_that_is_none(token: str) -> None:
-    """A token that can be guessed, or that no header field could carry, is a mistake and is not repeated."""
-    assert report(written(f"^admin: {{token: '{token}'}}")) == [f"1:16: admin.token: {SHORT}; {WORDS['MAKE']}"]
+def test_a_token_that_is_none(secret: str, hint: str, tmp_path: Path) -> None:
+    """It is a mistake, which does not repeat it."""
+    file = tmp_path / "secret"
+    file.write_text("\n")
+    text = written(f'^admin: {{token: "{secret.replace("FILE", str(file))}"}}')
+    said = report(text, {"EMPTY": "", "TOKEN": "$short"})
+    assert said == [f"1:16: admin.token: {SHORT}; {hint.replace('FILE', str(file))}"]
 
 
-@pytest.mark.parametrize(
-    "key", ["scope: {'s3cret value': 1}", f"^admin: {TOKEN}", f"^admin: {{{TOKEN}: a}}"], ids=["scope", "admin", "key"]
-)
+@pytest.mark.parametrize("key", ["scope: {'s3cret value': 1}", f"^admin: {TOKEN}", f"^admin: {{{TOKEN}: a}}"])
 def test_what_may_be_a_secret_is_not_named(key: str) -> None:
     """A value that slipped into the place of a section, or of a key, is not shown."""
     assert not re.search(f"s3cret|{TOKEN}", "".join(report(written(key))))
@@ -886,22 +894,3 @@ def test_tokens_of_several() -> None:
     assert mistakes(written(f"^admin: {{token: {TOKEN}, tokens: [{own}]}}")) == [
         "admin.tokens[0].name: another token has this name already"
     ]
-
-
-@pytest.mark.parametrize(
-    ("secret", "hint"),
-    [
-        ("${EMPTY}", "the environment variable EMPTY is empty"),
-        ("$TOKEN", "only ${NAME} is replaced, with its braces"),
-        # A value of a variable is a secret, and braces are not what it lacks.
-        ("${TOKEN}", WORDS["MAKE"]),
-        ("${file:FILE}", "FILE is empty"),
-    ],
-)
-def test_a_secret_that_is_no_value_of_a_variable(secret: str, hint: str, tmp_path: Path) -> None:
-    """What is wrong is the variable, the file, or how it is written, and not the length of the secret."""
-    file = tmp_path / "secret"
-    file.write_text("\n")
-    text = written(f'^admin: {{token: "{secret.replace("FILE", str(file))}"}}')
-    (line,) = report(text, {"EMPTY": "", "TOKEN": "$short"})
-    assert line.endswith(f"{SHORT}; {hint.replace('FILE', str(file))}")

@@ -7,9 +7,10 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -26,20 +27,16 @@ from gateway.store.postgres.store import PostgresStore
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import config_text, house
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import Answer
 
 
 def open_files(directory: Path) -> list[str]:
     """What of the directory this process has open."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith(str(directory)):
-            found.append(target)
-    return found
+        with suppress(FileNotFoundError):
+            found.append(str(entry.readlink()))
+    return [target for target in found if target.startswith(str(directory))]
 
 
 def sqlite(directory: Path) -> dict[str, Any]:
@@ -53,11 +50,7 @@ def configured(directory: Path, store: dict[str, Any] | None = None, **changes: 
 def test_the_name_of_its_directory_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told as kept lies in a directory that a loss of power does not take."""
     synced: set[int] = set()
-
-    def note(descriptor: int) -> None:
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
     make_state_dir(configured(tmp_path / "made" / "here"))
     assert {each.stat().st_ino for each in (tmp_path, tmp_path / "made", tmp_path / "made" / "here")} <= synced
 
@@ -65,11 +58,10 @@ def test_the_name_of_its_directory_is_durable(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("service", "url", "is_same"),
     [
-        ("shop", "postgresql://after.failover/orders", True),
-        ("shop", "postgresql://db/charges", False),
-        ("bank", "postgresql://db/orders", False),
+        pytest.param("shop", "postgresql://after.failover/orders", True, id="host"),
+        pytest.param("shop", "postgresql://db/charges", False, id="database"),
+        pytest.param("bank", "postgresql://db/orders", False, id="service"),
     ],
-    ids=["host", "database", "service"],
 )
 def test_whose_journals_these_are(tmp_path: Path, service: str, url: str, is_same: bool) -> None:
     """No outcome gets into the store of another database or service, and a failover strands none."""
@@ -92,21 +84,33 @@ async def silent_server() -> AsyncIterator[tuple[int, asyncio.Task[tuple[socket.
                 reached.result()[0].close()
 
 
-async def until_said(capfd: pytest.CaptureFixture[str], text: str) -> None:
-    """Wait until the log says so; what it said until then is gone."""
-    said: list[str] = []
-
-    def is_said() -> bool:
-        said.append(capfd.readouterr().err)
-        return text in "".join(said)
-
-    await eventually(is_said)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_asked_to_stop_while_it_starts_and_when_it_serves(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A start that waits for its store does not keep the process; it ends at once, in order, and leaves nothing."""
+    # By itself it would go on waiting for an hour.
+    defaults = PostgresStore.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", defaults | {"connect_seconds": 3600.0})
+    async with silent_server() as (port, reached):
+        store = {"durable": f"postgresql://gateway@127.0.0.1:{port}/gateway"}
+        starting = asyncio.create_task(serve(configured(tmp_path, store)))
+        await asyncio.wait((reached,))
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(30):
+            assert await starting == EXIT_OK
+    serving = asyncio.create_task(serve(configured(tmp_path)))
+    await eventually(lambda: "serving on" in capfd.readouterr().err)
+    os.kill(os.getpid(), number)
+    assert await serving == EXIT_OK
+    await eventually(lambda: open_files(tmp_path) == [])
 
 
 @pytest.mark.parametrize("taken", ["listen", "status"])
 async def test_an_address_that_is_taken(tmp_path: Path, taken: str) -> None:
     """The start says which it is, and leaves no task, no file and no listener behind."""
-    async with silent_server() as (port, _):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         address = f"127.0.0.1:{port}"
         changes: dict[str, Any] = {taken: address if taken == "listen" else {"listen": address}}
         gateway = Gateway(configured(tmp_path, None, **changes))
@@ -121,74 +125,25 @@ async def test_an_address_that_is_taken(tmp_path: Path, taken: str) -> None:
 async def test_a_store_that_must_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the start with what the store says, and everything is given back."""
     gateway = Gateway(configured(tmp_path))
-
-    async def refuse() -> None:
-        raise StartRefused("its schema is newer")
-
-    monkeypatch.setattr(gateway._store, "start", refuse)
+    monkeypatch.setattr(gateway._store, "start", AsyncMock(side_effect=StartRefused("its schema is newer")))
     with pytest.raises(StartError, match="its schema is newer"):
         await gateway.start()
     await eventually(lambda: open_files(tmp_path) == [])
 
 
-async def test_closing_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_goes_on_after_a_failure(tmp_path: Path) -> None:
     """A part that cannot be closed is told of, and keeps no other part open."""
     gateway = Gateway(configured(tmp_path))
     await gateway.start()
-
-    async def fail() -> None:
-        raise RuntimeError("cannot be closed")
-
-    monkeypatch.setattr(gateway.status.port, "stop", fail)
-    stop = gateway.status.port.__class__.stop
-    with pytest.raises(RuntimeError, match="cannot be closed"):
-        await gateway.stop()
-    await stop(gateway.status.port)
+    port = gateway.status.port
+    with pytest.MonkeyPatch.context() as failing:
+        failing.setattr(port, "stop", AsyncMock(side_effect=RuntimeError("cannot be closed")))
+        with pytest.raises(RuntimeError, match="cannot be closed"):
+            await gateway.stop()
+    await port.stop()
     await eventually(lambda: open_files(tmp_path) == [])
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*gateway.address)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_asked_to_stop_while_it_starts(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A start that waits for its store does not keep the process: it ends at once, and well."""
-    # By itself it would go on waiting for an hour.
-    defaults = PostgresStore.__init__.__kwdefaults__ or {}
-    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", defaults | {"connect_seconds": 3600.0})
-    async with silent_server() as (port, reached):
-        store = {"durable": f"postgresql://gateway@127.0.0.1:{port}/gateway"}
-        task = asyncio.create_task(serve(configured(tmp_path, store)))
-        await asyncio.wait((reached,))
-        os.kill(os.getpid(), number)
-        async with asyncio.timeout(30):
-            assert await task == EXIT_OK
-        await eventually(lambda: open_files(tmp_path) == [])
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_asked_to_stop(tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
-    """It stops in order and says that nothing is left."""
-    async with RecordingUpstream() as upstream:
-        task = asyncio.create_task(serve(parse(config_text(upstream.url, sqlite(tmp_path), tmp_path))))
-        await until_said(capfd, "serving on")
-        os.kill(os.getpid(), number)
-        assert await task == EXIT_OK
-    await eventually(lambda: open_files(tmp_path) == [])
-
-
-async def test_a_hangup_reloads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """SIGHUP has the file read again, ends nothing, and its report is in the log."""
-    async with RecordingUpstream() as upstream:
-        config = parse(config_text(upstream.url, sqlite(tmp_path), tmp_path))
-        task = asyncio.create_task(serve(config, lambda: config))
-        await until_said(capfd, "serving on")
-        os.kill(os.getpid(), signal.SIGHUP)
-        await until_said(capfd, "reloaded: unchanged")
-        assert not task.done()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await task == EXIT_OK
 
 
 async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

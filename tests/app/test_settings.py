@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, closing, suppress
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, get_args
 from uuid import UUID
@@ -25,6 +27,7 @@ from gateway.app.parts import Environment
 from gateway.config import Config
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.store.operations import Query
+from tests.app.test_gateway import open_files
 from tests.support import http
 from tests.support.accepting import ASYNC, accepting
 from tests.support.clocks import Clocks
@@ -36,33 +39,46 @@ from tests.support.upstream import Answer, RecordingUpstream
 ROOT = Path(__file__).parents[2]
 # Longer than a machine that is busy needs, and far shorter than what is waited for where it is to be seen.
 MOMENT_SECONDS = 1.5
-AT_ONCE: dict[str, Any] = {"in_flight": {"wait": "0s"}}
-FORTY_BYTES = "x" * 40
 
 
 @dataclass
 class Place:
-    """An empty directory, and the clocks of whatever runs in it."""
+    """An empty directory, the clocks of whatever runs in it, and the settings of the gateways there."""
 
     directory: Path
-    clocks: Clocks
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clocks = Clocks(self.directory)
+
+    def _merged(self, changes: dict[str, Any]) -> dict[str, Any]:
+        whole = merged(self.changes, changes)
+        if "route" in whole:
+            whole["route"] = merged(ROUTE, whole["route"])
+        return {"surround": self.clocks.surround} | whole
 
     def house(self, **changes: Any) -> AbstractAsyncContextManager[House]:
-        """A gateway on these clocks."""
-        options = {"surround": self.clocks.surround} | changes
-        return house(sqlite_store(self.directory), self.directory, **options)
+        """A gateway on these clocks, with these changes beside the settings of the place."""
+        return house(sqlite_store(self.directory), self.directory, **self._merged(changes))
 
     def later(self, upstream: RecordingUpstream, **changes: Any) -> AbstractAsyncContextManager[House]:
         """Another gateway on the same data, on this host."""
-        options = {"surround": self.clocks.surround} | changes
-        return neighbour(sqlite_store(self.directory), self.directory, upstream, **options)
+        return neighbour(sqlite_store(self.directory), self.directory, upstream, **self._merged(changes))
+
+
+def merged(one: Any, other: Any) -> Any:
+    """The other one, with what it leaves out as it is in the one."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return other
+    return one | {name: merged(one.get(name), value) for name, value in other.items()}
 
 
 Show = Callable[[Place, Any], Awaitable[object]]
+Scene = Callable[[House, Place], Awaitable[object]]
 SHOWN: dict[str, tuple[Show, tuple[tuple[Any, object], ...]]] = {}
 
 
-def shows(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
+def shows_alone(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
     """The function gives what is seen with a value of this setting; each pair is a value and what it must give."""
     assert len({repr(seen) for _, seen in pairs}) > 1, f"nothing is seen to change by {path}"
 
@@ -74,168 +90,158 @@ def shows(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
     return decorate
 
 
+def shows(path: str, *pairs: tuple[Any, object], **beside: Any) -> Callable[[Scene], Scene]:
+    """The same of a function that is given a gateway with the value in its place, and these changes beside it."""
+    keys = path.replace("routes.", "route.").split(".")
+
+    def decorate(scene: Scene) -> Scene:
+        @shows_alone(path, *pairs)
+        async def show(place: Place, value: Any) -> object:
+            setting = reduce(lambda inner, key: {key: inner}, reversed(keys), value)
+            place.changes = merged(beside, setting)
+            async with place.house() as home:
+                return await scene(home, place)
+
+        return scene
+
+    return decorate
+
+
 async def is_over(task: asyncio.Task[Any]) -> bool:
     """Whether it ends in a moment."""
     done, _ = await asyncio.wait((task,), timeout=MOMENT_SECONDS)
     return bool(done)
 
 
-async def _verdict(place: Place, changes: dict[str, Any], *sent: Any, **options: Any) -> str | None:
-    """What one request gets of a gateway with these settings."""
-    async with place.house(**changes) as home:
-        return status_of(await home.send(*sent, **options))[1]
+@shows("routes.scope.from", ("any", "stored"), (["127.0.0.0/8"], "stored"), (["10.0.0.0/8"], "scope-missing"))
+@shows("routes.key.format", ("any", "stored"), ("uuid", "key-invalid"))
+async def verdict(home: House, _: Place, **options: Any) -> str | None:
+    return status_of(await home.send(**options))[1]
+
+
+@shows("routes.key.required", (True, "key-missing"), (False, "unkeyed"))
+async def verdict_without_a_key(home: House, place: Place) -> object:
+    return await verdict(home, place, key=None)
+
+
+@shows_alone("routes.scope.compose.from", ("any", "stored"), (["10.0.0.0/8"], "scope-missing"))
+async def verdict_of_a_composed_scope(place: Place, networks: object) -> object:
+    scope = [{"header": "X-Tenant", "from": networks}, {"api_key": "X-Api-Key"}]
+    async with house(sqlite_store(place.directory), place.directory, route={"scope": {"compose": scope}}) as home:
+        return await verdict(home, place, headers=[("X-Api-Key", "s3cret")])
 
 
 # -- the stores ------------------------------------------------------------------------------------------------------
 
 
-@shows("store.lease", ("10s", "in-doubt"), ("60s", "in-flight"))
+@shows_alone("store.lease", ("10s", "in-doubt"), ("60s", "in-flight"))
 async def of_a_gateway_that_stands_still(place: Place, lease: str) -> object:
-    store = {"lease": lease, "journal_grace": "1h"}
+    changes: Any = {"store": {"lease": lease, "journal_grace": "1h"}, "route": {"in_flight": {"wait": "0s"}}}
+    store, clocks = sqlite_store(place.directory), place.clocks
     async with (
-        place.house(surround=place.clocks.frozen, store=store) as owner,
-        neighbour(
-            sqlite_store(place.directory), place.directory / "n", owner.upstream,
-            surround=place.clocks.surround, store=store, route=AT_ONCE,
-        ) as other,
-    ):  # fmt: skip
+        house(store, place.directory, surround=clocks.frozen, **changes) as owner,
+        neighbour(store, place.directory / "n", owner.upstream, surround=clocks.surround, **changes) as other,
+    ):
         task, hold = await owner.begin()
-        place.clocks.pass_time(20, other)
-        verdict = status_of(await other.send())[1]
+        clocks.pass_time(20, other)
+        found = status_of(await other.send())[1]
         hold.set()
         await task
-        return verdict
+        return found
 
 
-shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))(
-    lambda p, v: _so_long_after_a_loss(p, 120, store={"amnesia_window": v})
-)
+@shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))
+async def so_long_after_a_loss(home: House, place: Place, seconds: float = 120) -> object:
+    assert status_of(await home.send("before"))[1] == "stored"
+    await home.gateway.stop()
+    for file in (place.directory / "store").iterdir():
+        file.unlink()
+    async with place.later(home.upstream) as later:
+        assert status_of(await later.send())[1] == "store-amnesia"
+        place.clocks.pass_time(seconds, later)
+        return status_of(await later.send())[1]
 
 
-async def _so_long_after_a_loss(place: Place, seconds: float, **changes: Any) -> str | None:
-    async with place.house(**changes) as home:
-        assert status_of(await home.send("before"))[1] == "stored"
-        await home.gateway.stop()
-        for file in (place.directory / "store").iterdir():
-            file.unlink()
-        async with place.later(home.upstream, **changes) as later:
-            assert status_of(await later.send())[1] == "store-amnesia"
-            place.clocks.pass_time(seconds, later)
-            return status_of(await later.send())[1]
-
-
-shows("store.cache_max_age", ("10s", 0), ("1m", 1), ("0s", 0))(
-    lambda p, v: _answered_from_memory(p, 20, cache_max_age=v)
-)
-shows("store.cache_bytes", ("0", 0), ("64MiB", 1))(lambda p, v: _answered_from_memory(p, 0, cache_bytes=v))
-
-
-async def _answered_from_memory(place: Place, seconds: float, **store: str) -> int:
-    async with place.house(store=store) as home:
-        await home.send()
-        place.clocks.pass_time(seconds, home)
-        assert status_of(await home.send())[1] == "replayed"
-        return home.gateway._store.stats.cache_hits
+@shows("store.cache_max_age", ("10s", 0), ("1m", 1), ("0s", 0))
+@shows("store.cache_bytes", ("0", 0), ("64MiB", 1))
+async def answered_from_memory(home: House, place: Place) -> object:
+    await home.send()
+    place.clocks.pass_time(20, home)
+    assert status_of(await home.send())[1] == "replayed"
+    return home.gateway._store.stats.cache_hits
 
 
 @shows("store.clear_keys", (True, "k1"), (False, None))
-async def key_of_the_record(place: Place, is_clear: bool) -> object:
-    async with place.house(store={"clear_keys": is_clear}) as home:
-        await home.send("k1")
-        (operation,) = home.upstream.requests[-1].values("Idempotency-Operation")
-        record = (await home.gateway._store.read(UUID(operation.decode()))).record
-        assert record is not None
-        key = record.identity.key
-        return key.decode() if isinstance(key, bytes) else key
+async def key_of_the_record(home: House, _: Place) -> object:
+    await home.send("k1")
+    (operation,) = home.upstream.requests[-1].values("Idempotency-Operation")
+    record = (await home.gateway._store.read(UUID(operation.decode()))).record
+    assert record is not None
+    key = record.identity.key
+    return key.decode() if isinstance(key, bytes) else key
 
 
-# -- limits and the end ----------------------------------------------------------------------------------------------
+# -- limits, the end, and hops ---------------------------------------------------------------------------------------
 
 
 @shows("limits.max_header_bytes", ("1KiB", 431), ("64KiB", 200))
-async def with_a_long_field(place: Place, size: str) -> object:
-    async with place.house(limits={"max_header_bytes": size}) as home:
-        return (await home.send(headers=[("X-Long", "x" * 2000)])).status
+async def with_a_long_field(home: House, _: Place) -> object:
+    return (await home.send(headers=[("X-Long", "x" * 2000)])).status
 
 
-@shows("shutdown.delay", ("0s", None), ("30s", 200))
-async def while_it_is_stopping(place: Place, delay: str) -> object:
-    async with place.house(shutdown={"delay": delay, "drain_timeout": "1s"}) as home:
-        stopping = asyncio.create_task(home.gateway.stop())
-        await eventually(lambda: home.gateway.health.draining)
-        await asyncio.wait((stopping,), timeout=0.2)
-        try:
-            status = (await home.send()).status
-        except OSError:
-            status = None
-        home.gateway.skip_delay()
-        await stopping
-        return status
+@shows("shutdown.delay", ("0s", None), ("30s", 200), shutdown={"drain_timeout": "1s"})
+async def while_it_is_stopping(home: House, _: Place) -> object:
+    stopping = asyncio.create_task(home.gateway.stop())
+    await eventually(lambda: home.gateway.health.draining)
+    await asyncio.wait((stopping,), timeout=0.2)
+    try:
+        status = (await home.send()).status
+    except OSError:
+        status = None
+    home.gateway.skip_delay()
+    await stopping
+    return status
 
 
-@shows("shutdown.drain_timeout", ("0s", "in-doubt"), ("30s", "stored"))
-async def of_what_is_in_flight_at_a_stop(place: Place, seconds: str) -> object:
-    async with place.house(shutdown={"delay": "0s", "drain_timeout": seconds}) as home:
-        task, hold = await home.begin()
-        stopping = asyncio.create_task(home.gateway.stop())
-        assert await is_over(stopping) == (seconds == "0s")
-        hold.set()
-        await stopping
-        return status_of(await task)[1]
-
-
-# -- callers and hops ------------------------------------------------------------------------------------------------
+@shows("shutdown.drain_timeout", ("0s", "in-doubt"), ("30s", "stored"), shutdown={"delay": "0s"})
+async def of_what_is_in_flight_at_a_stop(home: House, place: Place) -> object:
+    task, hold = await home.begin()
+    stopping = asyncio.create_task(home.gateway.stop())
+    assert await is_over(stopping) == (place.changes["shutdown"]["drain_timeout"] == "0s")
+    hold.set()
+    await stopping
+    return status_of(await task)[1]
 
 
 @shows("trusted_proxies", (["127.0.0.0/8"], b"192.0.2.9, 127.0.0.1"), (["10.0.0.0/8"], b"127.0.0.1"))
-async def forwarded_for(place: Place, networks: list[str]) -> object:
-    async with place.house(trusted_proxies=networks) as home:
-        await home.send(headers=[("X-Forwarded-For", "192.0.2.9")])
-        return b", ".join(home.upstream.requests[-1].values("X-Forwarded-For"))
+async def forwarded_for(home: House, _: Place) -> object:
+    await home.send(headers=[("X-Forwarded-For", "192.0.2.9")])
+    return b", ".join(home.upstream.requests[-1].values("X-Forwarded-For"))
 
 
-shows("routes.scope.from", ("any", "stored"), (["127.0.0.0/8"], "stored"), (["10.0.0.0/8"], "scope-missing"))(
-    lambda p, v: _verdict(p, {"route": {"scope": {"header": "X-Tenant", "from": v}}})
-)
-shows("routes.scope.compose.from", ("any", "stored"), (["10.0.0.0/8"], "scope-missing"))(
-    lambda p, v: _verdict(
-        p,
-        {"route": {"scope": {"compose": [{"header": "X-Tenant", "from": v}, {"api_key": "X-Api-Key"}]}}},
-        headers=[("X-Api-Key", "s3cret")],
-    )
-)
-shows("routes.key.required", (True, "key-missing"), (False, "unkeyed"))(
-    lambda p, v: _verdict(p, {"route": {"key": {"header": "Idempotency-Key", "required": v}}}, None)
-)
-shows("routes.key.format", ("any", "stored"), ("uuid", "key-invalid"))(
-    lambda p, v: _verdict(p, {"route": {"key": {"header": "Idempotency-Key", "required": True, "format": v}}}, "k1")
-)
+# -- sameness and duplicates -----------------------------------------------------------------------------------------
 
 
-# -- sameness --------------------------------------------------------------------------------------------------------
+def repeated_with(first: bytes, second: bytes, *headers: tuple[str, str]) -> Scene:
+    """What a key gets that comes again with another body, and these headers."""
 
-
-async def _repeated_with(place: Place, fingerprint: dict[str, Any], first: bytes, second: bytes, **options: Any) -> str:
-    async with place.house(route={"fingerprint": fingerprint}) as home:
+    async def scene(home: House, _: Place) -> object:
         await home.send(body=first)
-        return str(status_of(await home.send(body=second, **options))[1])
+        return status_of(await home.send(body=second, headers=headers))[1]
+
+    return scene
 
 
-shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))(
-    lambda p, v: _repeated_with(p, {"body": v}, b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
-)
-shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))(
-    lambda p, v: _repeated_with(p, {"ignore": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
-)
-shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))(
-    lambda p, v: _repeated_with(p, {"only": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
-)
-shows("routes.fingerprint.headers", ([], "replayed"), (["X-Account"], "key-reused"))(
-    lambda p, v: _repeated_with(p, {"headers": v}, b"{}", b"{}", headers=[("X-Account", "2")])
-)
+_SAME_JSON = repeated_with(b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
+_ANOTHER_TIME = repeated_with(b'{"a":1,"at":1}', b'{"a":1,"at":2}')
+_ANOTHER_ACCOUNT = repeated_with(b"{}", b"{}", ("X-Account", "2"))
+shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))(_SAME_JSON)
+shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))(_ANOTHER_TIME)
+shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))(_ANOTHER_TIME)
+shows("routes.fingerprint.headers", ([], "replayed"), (["X-Account"], "key-reused"))(_ANOTHER_ACCOUNT)
 
 
-@shows("routes.fingerprint.on_recipe_change", ("refuse", "key-reused"), ("accept", "replayed"))
+@shows_alone("routes.fingerprint.on_recipe_change", ("refuse", "key-reused"), ("accept", "replayed"))
 async def recorded_under_other_settings(place: Place, choice: str) -> object:
     async with place.house(route={"fingerprint": {"only": ["/amount"]}}) as home:
         await home.send()
@@ -244,131 +250,111 @@ async def recorded_under_other_settings(place: Place, choice: str) -> object:
             return status_of(await later.send(body=b'{"amount":1000,"currency":"usd"}'))[1]
 
 
-async def _under_another_key(place: Place, body: bytes = BODY, seconds: float = 0, **repeats: Any) -> str | None:
-    async with place.house(route={"repeats": {"action": "refuse"} | repeats}) as home:
-        await home.send("k1")
-        place.clocks.pass_time(seconds, home)
-        return status_of(await home.send("k2", body))[1]
+REFUSED = {"repeats": {"action": "refuse"}}
 
 
-shows("routes.repeats.action", ("count", "stored"), ("refuse", "likely-duplicate"))(
-    lambda p, v: _under_another_key(p, action=v)
-)
-shows("routes.repeats.by", ("fingerprint", "stored"), (["/amount"], "likely-duplicate"))(
-    lambda p, v: _under_another_key(p, BODY.replace(b"eur", b"usd"), by=v)
-)
-shows("routes.repeats.within", ("10s", "stored"), ("1h", "likely-duplicate"))(
-    lambda p, v: _under_another_key(p, seconds=60, within=v)
-)
+@shows("routes.repeats.action", ("count", "stored"), ("refuse", "likely-duplicate"))
+async def under_another_key(home: House, place: Place, body: bytes = BODY, seconds: float = 0) -> object:
+    await home.send("k1")
+    place.clocks.pass_time(seconds, home)
+    return status_of(await home.send("k2", body))[1]
 
 
-# -- duplicates ------------------------------------------------------------------------------------------------------
+@shows("routes.repeats.by", ("fingerprint", "stored"), (["/amount"], "likely-duplicate"), route=REFUSED)
+async def under_another_key_in_part(home: House, place: Place) -> object:
+    return await under_another_key(home, place, BODY.replace(b"eur", b"usd"))
 
 
-async def _duplicate(place: Place, in_flight: dict[str, Any], **options: Any) -> tuple[int, str | None]:
-    """What a duplicate gets: at once, or else after the first request has ended."""
-    async with place.house(route={"in_flight": in_flight}) as home:
-        first, hold = await home.begin()
-        second = asyncio.create_task(home.send(**options))
-        if not await is_over(second):
-            hold.set()
-        await second
+@shows("routes.repeats.within", ("10s", "stored"), ("1h", "likely-duplicate"), route=REFUSED)
+async def under_another_key_later(home: House, place: Place) -> object:
+    return await under_another_key(home, place, seconds=60)
+
+
+AT_ONCE = {"in_flight": {"wait": "0s"}}
+
+
+@shows("routes.in_flight.wait", ("0s", (409, "in-flight")), ("30s", (200, "replayed")))
+@shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")), route=AT_ONCE)
+async def duplicate(home: House, _: Place, **options: Any) -> object:
+    """What it gets: at once, or else after the first request has ended."""
+    first, hold = await home.begin()
+    second = asyncio.create_task(home.send(**options))
+    if not await is_over(second):
         hold.set()
-        await first
-        return status_of(await second)
+    await second
+    hold.set()
+    await first
+    return status_of(await second)
 
 
-shows("routes.in_flight.wait", ("0s", (409, "in-flight")), ("30s", (200, "replayed")))(
-    lambda p, v: _duplicate(p, {"wait": v})
-)
-shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, "replayed")))(
-    lambda p, v: _duplicate(p, {"wait": "0s", "max_wait": v}, headers=[("Prefer", "wait=20")])
-)
-shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")))(
-    lambda p, v: _duplicate(p, {"wait": "0s", "status": v})
-)
+@shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, "replayed")), route=AT_ONCE)
+async def duplicate_that_asks_to_wait(home: House, place: Place) -> object:
+    return await duplicate(home, place, headers=[("Prefer", "wait=20")])
 
 
 # -- outcomes and retention ------------------------------------------------------------------------------------------
 
 
-async def _answered(place: Place, status: int, **outcome: Any) -> str | None:
-    secrets = {"fingerprint_key": {"id": "k1", "key": FORTY_BYTES}}
-    route = {"outcome": {"preset": "standard"} | outcome}
-    async with place.house(route=route, secrets=secrets) as home:
+def answered(status: int) -> Scene:
+    """What a request gets whose service answers with this status."""
+
+    async def scene(home: House, _: Place) -> object:
         home.upstream.on("/charges", Answer(status))
         return status_of(await home.send())[1]
 
-
-shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "released"))(
-    lambda p, v: _answered(p, 422, preset=v)
-)
-shows("routes.outcome.final", ([], "released"), ([503], "stored"))(lambda p, v: _answered(p, 503, final=v))
-shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(lambda p, v: _answered(p, 404, retryable=v))
-shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(lambda p, v: _answered(p, 200, in_doubt=v))
+    return scene
 
 
-async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[str, str | None]:
-    fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
-    async with place.house(route={"response": response}) as home:
+shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "released"))(answered(422))
+shows("routes.outcome.final", ([], "released"), ([503], "stored"))(answered(503))
+shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(answered(404))
+shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(answered(200))
+
+
+def replayed_with(name: str) -> Scene:
+    """What a replay has of this header of the response."""
+
+    async def scene(home: House, _: Place) -> object:
+        fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
         home.upstream.on("/charges", Answer(headers=fields))
         await home.send()
         again = await home.send()
         assert status_of(again)[1] == "replayed"
-        return {name: again.header(name) for name in ("X-Trace", "Set-Cookie")}
+        return again.header(name)
+
+    return scene
 
 
-@shows("routes.response.strip", ([], "1"), (["X-Trace"], None))
-async def replayed_with_a_field(place: Place, names: list[str]) -> object:
-    return (await _fields_of_a_replay(place, {"strip": names}))["X-Trace"]
+shows("routes.response.strip", ([], "1"), (["X-Trace"], None))(replayed_with("X-Trace"))
+shows("routes.response.keep", ([], None), (["Set-Cookie"], "a=b"))(replayed_with("Set-Cookie"))
 
 
-@shows("routes.response.keep", ([], None), (["Set-Cookie"], "a=b"))
-async def replayed_with_a_cookie(place: Place, names: list[str]) -> object:
-    return (await _fields_of_a_replay(place, {"keep": names}))["Set-Cookie"]
-
-
-async def _again_after(place: Place, seconds: float, **retention: Any) -> tuple[int, str | None]:
-    async with place.house(route={"retention": retention}) as home:
-        await home.send()
-        place.clocks.pass_time(seconds, home)
-        return status_of(await home.send())
-
-
-shows("routes.retention.replay", ("10s", (410, "key-expired")), ("1h", (200, "replayed")))(
-    lambda p, v: _again_after(p, 60, replay=v)
+@shows("routes.retention.replay", ("10s", (410, "key-expired")), ("1h", (200, "replayed")))
+@shows(
+    "routes.retention.remember",
+    ("30s", (200, "stored")),
+    ("1h", (410, "key-expired")),
+    route={"retention": {"replay": "10s"}},
 )
-shows("routes.retention.remember", ("30s", (200, "stored")), ("1h", (410, "key-expired")))(
-    lambda p, v: _again_after(p, 60, replay="10s", remember=v)
-)
+async def again_after_a_minute(home: House, place: Place) -> object:
+    await home.send()
+    place.clocks.pass_time(60, home)
+    return status_of(await home.send())
 
 
-# -- requests --------------------------------------------------------------------------------------------------------
+# -- requests and the service ----------------------------------------------------------------------------------------
 
 
 @shows("routes.body.spool_over", ("0", 1), ("1KiB", 0))
-async def files_open_for_a_body(place: Place, size: str) -> object:
-    async with place.house(route={"body": {"spool_over": size}}) as home:
-        task, hold = await home.begin()
-        spool = str(place.directory / "state" / "spool")
-        count = sum(target.startswith(spool) for target in _open_files())
-        hold.set()
-        await task
-        return count
+async def files_open_for_a_body(home: House, place: Place) -> object:
+    task, hold = await home.begin()
+    found = open_files(place.directory / "state" / "spool")
+    hold.set()
+    await task
+    return len(found)
 
 
-def _open_files() -> list[str]:
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            found.append(str(entry.readlink()))
-    return found
-
-
-# -- the service -----------------------------------------------------------------------------------------------------
-
-
-@shows("upstream.connect_timeout", ("200ms", True), ("30s", False))
+@shows_alone("upstream.connect_timeout", ("200ms", True), ("30s", False))
 async def refused_by_nobody(place: Place, seconds: str) -> object:
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
@@ -390,150 +376,133 @@ async def refused_by_nobody(place: Place, seconds: str) -> object:
 
 
 @shows("upstream.keepalive", ("0s", False), ("10s", True))
-async def sent_on_a_used_connection(place: Place, seconds: str) -> object:
-    async with place.house(upstream={"keepalive": seconds}) as home:
-        for number in range(60):
-            await home.send(f"k{number}")
-            (stats,) = home.gateway._upstreams.stats.values()
-            if stats.reused:
-                return True
-            await asyncio.sleep(MOMENT_SECONDS / 60)
-        return False
+async def sent_on_a_used_connection(home: House, _: Place) -> object:
+    for number in range(60):
+        await home.send(f"k{number}")
+        (stats,) = home.gateway._upstreams.stats.values()
+        if stats.reused:
+            return True
+        await asyncio.sleep(MOMENT_SECONDS / 60)
+    return False
 
 
 @shows("upstream.host", ("preserve", b"shop.example"), ("upstream", None), ("other.example", b"other.example"))
-async def host_that_the_service_gets(place: Place, host: str) -> object:
-    async with place.house(upstream={"host": host}) as home:
-        await home.send(headers=[("Host", "shop.example")])
-        (got,) = home.upstream.requests[-1].values("Host")
-        return None if got == f"127.0.0.1:{home.upstream.port}".encode() else got
+async def host_that_the_service_gets(home: House, _: Place) -> object:
+    await home.send(headers=[("Host", "shop.example")])
+    (got,) = home.upstream.requests[-1].values("Host")
+    return None if got == f"127.0.0.1:{home.upstream.port}".encode() else got
 
 
 @shows("upstream.key", ("original", "the caller's"), ("operation_id", "the operation's"), ("none", "none"))
-async def key_that_the_service_gets(place: Place, key: str) -> object:
-    async with place.house(upstream={"key": key}) as home:
-        await home.send("k1")
-        request = home.upstream.requests[-1]
-        keys = request.values("Idempotency-Key")
-        return {(): "none", (b"k1",): "the caller's"}.get(
-            tuple(keys), "the operation's" if keys == request.values("Idempotency-Operation") else "another"
-        )
+async def key_that_the_service_gets(home: House, _: Place) -> object:
+    await home.send("k1")
+    request = home.upstream.requests[-1]
+    keys = request.values("Idempotency-Key")
+    return {(): "none", (b"k1",): "the caller's"}.get(
+        tuple(keys), "the operation's" if keys == request.values("Idempotency-Operation") else "another"
+    )
 
 
 # -- what is accepted and delivered later ------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _accepted(place: Place, status: int, delivery: dict[str, Any]) -> AsyncIterator[House]:
-    """A gateway that has accepted a request, which its service answers with this status."""
-    changes = accepting(delivers=True) | {"delivery": delivery, "surround": lambda environment: environment}
-    async with place.house(**changes) as home:
-        home.upstream.on("/charges", Answer(status))
-        assert (await home.send(headers=[ASYNC])).status == 202
-        yield home
+async def accept(home: House, status: int = 200) -> None:
+    """Have a request accepted, which its service answers with this status."""
+    home.upstream.on("/charges", Answer(status))
+    assert (await home.send(headers=[ASYNC])).status == 202
 
 
-async def _sent_in_a_moment(home: House, count: int) -> int:
+DELIVERING: Final = accepting(delivers=True) | {"surround": lambda environment: environment}
+
+
+@shows("delivery.workers", (0, 0), (1, 1), **DELIVERING)
+async def sent_by_this_gateway(home: House, _: Place) -> object:
+    await accept(home)
     with suppress(AssertionError):
-        await home.upstream.wait_for_requests(count, MOMENT_SECONDS)
-    return min(len(home.upstream.requests), count)
+        await home.upstream.wait_for_requests(1, MOMENT_SECONDS)
+    return min(len(home.upstream.requests), 1)
 
 
-async def _after_an_attempt(home: House) -> Snapshot:
+@shows("delivery.schedule", (["1h"], 1), (["24h"], 24), **DELIVERING)
+async def hours_until_the_next_attempt(home: House, _: Place) -> object:
+    await accept(home, 503)
     await home.upstream.wait_for_requests(1)
-    undelivered = Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))
-    found: list[Snapshot] = []
 
-    async def is_over() -> bool:
-        found[:] = await home.gateway._store.cold.find(undelivered)
-        return bool(found)
+    async def attempted() -> list[Snapshot]:
+        return list(await home.gateway._store.cold.find(Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))))
 
-    await eventually(is_over, what="the attempt is over")
-    return found[0]
-
-
-@shows("delivery.workers", (0, 0), (1, 1))
-async def sent_by_this_gateway(place: Place, workers: int) -> object:
-    async with _accepted(place, 200, {"workers": workers}) as home:
-        return await _sent_in_a_moment(home, 1)
+    (snapshot,) = await eventually(attempted, what="the attempt is over")
+    assert snapshot.record is not None
+    assert snapshot.record.delivery is not None
+    # At least the second half of the pause.
+    pause_us = snapshot.record.delivery.next_attempt_us - snapshot.record.claimed_us
+    return 24 if pause_us > 2 * 3600 * MICROSECONDS else 1
 
 
-@shows("delivery.schedule", (["1h"], 1), (["24h"], 24))
-async def hours_until_the_next_attempt(place: Place, pauses: list[str]) -> object:
-    async with _accepted(place, 503, {"schedule": pauses}) as home:
-        snapshot = await _after_an_attempt(home)
-        assert snapshot.record is not None
-        assert snapshot.record.delivery is not None
-        # At least the second half of the pause.
-        pause_us = snapshot.record.delivery.next_attempt_us - snapshot.record.claimed_us
-        return 24 if pause_us > 2 * 3600 * MICROSECONDS else 1
+@shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"), **accepting())
+async def after_two_minutes(home: House, place: Place) -> object:
+    await accept(home)
+    place.clocks.pass_time(120, home)
+    (found,) = await home.gateway._store.cold.find(Query(frozenset(State)))
+    return str(found.state)
 
 
-@shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"))
-async def after_two_minutes(place: Place, seconds: str) -> object:
-    async with place.house(**accepting() | {"delivery": {"workers": 0, "deliver_within": seconds}}) as home:
-        await home.send(headers=[ASYNC])
-        place.clocks.pass_time(120, home)
-        (found,) = await home.gateway._store.cold.find(Query(frozenset(State)))
-        return str(found.state)
-
-
-@shows("routes.accept.headers", ({}, [b"Bearer ours"]), ({"Authorization": "Bearer its"}, [b"Bearer its"]))
-async def credentials_of_a_delivery(place: Place, headers: dict[str, str]) -> object:
-    async with place.house(**accepting(delivers=True, accept={"headers": headers})) as home:
-        await home.send(headers=[("Prefer", "respond-async, wait=9"), ("Authorization", "Bearer ours")])
-        return home.upstream.requests[0].values("Authorization")
+@shows(
+    "routes.accept.headers",
+    ({}, [b"Bearer ours"]),
+    ({"Authorization": "Bearer its"}, [b"Bearer its"]),
+    **accepting(delivers=True),
+)
+async def credentials_of_a_delivery(home: House, _: Place) -> object:
+    await home.send(headers=[("Prefer", "respond-async, wait=9"), ("Authorization", "Bearer ours")])
+    return home.upstream.requests[0].values("Authorization")
 
 
 # -- answers of the gateway's own ------------------------------------------------------------------------------------
 
 
 @shows("routes.errors", ("problem", (422, "application/problem+json")), ("stripe", (400, "application/json")))
-async def refusal_of_another_request(place: Place, shape: str) -> object:
-    async with place.house(route={"errors": shape}) as home:
-        await home.send()
-        answer = await home.send(body=b"other")
-        return answer.status, str(answer.header("Content-Type")).partition(";")[0]
+async def refusal_of_another_request(home: House, _: Place) -> tuple[int, str]:
+    await home.send()
+    answer = await home.send(body=b"other")
+    return answer.status, str(answer.header("Content-Type")).partition(";")[0]
 
 
 @shows("routes.mismatch_status", (422, 422), (409, 409), (400, 400))
-async def status_of_another_request(place: Place, status: int) -> object:
-    async with place.house(route={"mismatch_status": status}) as home:
-        await home.send()
-        return (await home.send(body=b"other")).status
+async def status_of_another_request(home: House, place: Place) -> object:
+    return (await refusal_of_another_request(home, place))[0]
 
 
-@shows("routes.store_unavailable", ("refuse", "store-unavailable"), ("forward", "unprotected"))
+@shows_alone("routes.store_unavailable", ("refuse", "store-unavailable"), ("forward", "unprotected"))
 async def without_a_store(place: Place, choice: str) -> object:
     made: list[FaultyStore] = []
 
     def surround(environment: Environment) -> Environment:
         environment = place.clocks.surround(environment)
         made.append(FaultyStore(environment.durable))
-        return replace(environment, durable=made[0])
+        return dataclasses.replace(environment, durable=made[0])
 
     async with place.house(surround=surround, route={"store_unavailable": choice}) as home:
         made[0].break_("claim", "read", fault=refused())
-        return status_of(await home.send())[1]
+        return await verdict(home, place)
 
 
-@shows("routes.identity_change", ("refuse", False), ("accept", True))
+@shows_alone("routes.identity_change", ("refuse", False), ("accept", True))
 async def started_with_another_scope(place: Place, choice: str) -> object:
     async with place.house() as home:
         await home.send()
         await home.gateway.stop()
         route = {"scope": {"api_key": "X-Api-Key"}, "identity_change": choice}
         try:
-            async with place.later(home.upstream, route=route):
+            async with neighbour(sqlite_store(place.directory), place.directory, home.upstream, route=route):
                 return True
         except StartError:
             return False
 
 
-@shows("admin.token", (None, False), ("0123456789abcdef", True))
+@shows_alone("admin.token", (None, False), ("0123456789abcdef", True))
 async def operators_are_listened_to(place: Place, token: str | None) -> object:
-    admin = {"listen": "127.0.0.1:0"} | ({} if token is None else {"token": token})
-    async with place.house(admin=admin) as home:
+    async with place.house(admin={"listen": "127.0.0.1:0"} | ({"token": token} if token else {})) as home:
         port = home.gateway.admin_address[1]
         return port != 0 and (await http.request(port, "GET", "/v1/operations")).status == 401
 
@@ -788,13 +757,15 @@ def test_every_setting_is_shown() -> None:
     assert SHOWN.keys() & ELSEWHERE.keys() == set()
 
 
-@pytest.mark.parametrize("place", sorted(set(ELSEWHERE.values())))
-def test_what_is_shown_elsewhere_is_there(place: str) -> None:
+def test_what_is_shown_elsewhere_is_there() -> None:
     """The test that is named for a setting exists."""
-    file, _, name = place.partition("::")
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    body = ast.parse((ROOT / file).read_text("utf-8")).body
-    assert name in {node.name for node in body if isinstance(node, functions)}
+    bodies = {
+        file: ast.parse((ROOT / file).read_text("utf-8")).body
+        for file, _, _ in (place.partition("::") for place in ELSEWHERE.values())
+    }
+    there = {f"{file}::{node.name}" for file, body in bodies.items() for node in body if isinstance(node, functions)}
+    assert {path: place for path, place in ELSEWHERE.items() if place not in there} == {}
 
 
 @pytest.mark.parametrize(
@@ -808,7 +779,7 @@ def test_what_is_shown_elsewhere_is_there(place: str) -> None:
 async def test_a_setting_changes_what_is_seen(path: str, value: object, seen: object, tmp_path: Path) -> None:
     """With this value a whole gateway does this."""
     show, _ = SHOWN[path]
-    assert await show(Place(tmp_path, Clocks(tmp_path)), value) == seen
+    assert await show(Place(tmp_path), value) == seen
 
 
 async def test_what_a_route_says_of_its_service(tmp_path: Path) -> None:
@@ -832,7 +803,7 @@ async def test_what_a_route_says_of_its_service(tmp_path: Path) -> None:
 
 async def test_how_long_absent_keys_are_refused(tmp_path: Path) -> None:
     """After a loss, and where nothing else is said: for as long as any route remembers its keys."""
-    retention = {"replay": "1h", "remember": "1h"}
-    routes = [ROUTE, {**ROUTE, "name": "brief", "match": {"path": "/brief"}, "retention": retention}]
-    place = Place(tmp_path, Clocks(tmp_path))
-    assert await _so_long_after_a_loss(place, 7200, routes=routes) == "store-amnesia"
+    brief = {**ROUTE, "name": "brief", "match": {"path": "/brief"}, "retention": {"replay": "1h", "remember": "1h"}}
+    place = Place(tmp_path, {"routes": [ROUTE, brief]})
+    async with place.house() as home:
+        assert await so_long_after_a_loss(home, place, 7200) == "store-amnesia"

@@ -7,14 +7,14 @@ limits that Prometheus sets to that.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import add, eq, ge, gt, le, lt, mul, ne, sub
 from typing import Final
 
-AGGREGATIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+AGGREGATIONS: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "sum": sum,
     "max": max,
     "min": min,
@@ -25,20 +25,8 @@ OF_COUNTERS: Final = frozenset(("rate", "increase"))
 _OF_ANYTHING: Final = frozenset(("absent", "histogram_quantile", "time"))
 # From the loosest to the tightest.
 _LEVELS: Final = (("or",), ("and", "unless"), ("==", "!=", "<", ">", "<=", ">="), ("+", "-"), ("*", "/"))
-_COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-    "<=": operator.le,
-    ">=": operator.ge,
-}
-_ARITHMETIC: Final[Mapping[str, Callable[[float, float], float]]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": lambda a, b: a / b if b else float("nan"),
-}
+_COMPARISONS: Final = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
+_ARITHMETIC: Final = {"+": add, "-": sub, "*": mul, "/": lambda a, b: a / b if b else float("nan")}
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])?"
     r"|(?P<string>\"[^\"\\]*\")|(?P<sign>>=|<=|==|!=|=~|!~|[-+*/<>=(){}\[\],]))"

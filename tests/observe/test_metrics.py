@@ -183,20 +183,17 @@ async def test_a_fact_changes_its_numbers_and_no_others(metrics: Metrics, fact: 
 
 
 async def test_every_verdict_of_every_route_is_there_from_the_start(metrics: Metrics) -> None:
-    """A rate needs a zero to rise from, so no series of a route waits for its first event."""
+    """A rate needs a zero to rise from, so no series of a route waits for its first event. Without a fast tier there is
+    no series that an alert would take for one that is down."""
     fresh = await scrape(metrics)
-    for route in ("create_payment", "create_order"):
+    for route in (PAY, ORDER):
         for verdict in Verdict:
             assert fresh.value("idempotency_requests_total", route=route, verdict=verdict) == 0
         assert fresh.value("idempotency_in_doubt", route=route) == 0
         assert fresh.value("idempotency_request_duration_seconds_count", route=route, kind="waited") == 0
-
-
-@pytest.mark.parametrize(("has_fast_tier", "tiers"), [(True, {"durable", "fast"}), (False, {"durable"})])
-async def test_only_tiers_that_exist_can_be_down(has_fast_tier: bool, tiers: set[str]) -> None:
-    """Without a fast tier there is no series that an alert would take for one that is down."""
-    fresh = await scrape(Metrics([], has_fast_tier=has_fast_tier, version="1"))
-    assert {series.labels["tier"] for series in fresh.series if series.name == "idempotency_store_up"} == tiers
+    for of, tiers in ((metrics, {"durable", "fast"}), (Metrics([], has_fast_tier=False, version="1"), {"durable"})):
+        now = await scrape(of)
+        assert {each.labels["tier"] for each in now.named("idempotency_store_up")} == tiers
 
 
 async def test_what_a_tally_has_no_more_goes_back_to_zero(metrics: Metrics) -> None:
@@ -205,7 +202,7 @@ async def test_what_a_tally_has_no_more_goes_back_to_zero(metrics: Metrics) -> N
     publish(metrics, TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0, (("new", 1), ("old", 2))))
     publish(metrics, TallyTaken(((PAY, 1),), 5.0, (("new", 3),)))
     now = await scrape(metrics)
-    in_doubt = {series.labels["route"]: series.value for series in now.series if series.name == "idempotency_in_doubt"}
+    in_doubt = {each.labels["route"]: each.value for each in now.named("idempotency_in_doubt")}
     assert in_doubt == {PAY: 1, ORDER: 0, "renamed": 0}
     assert now.value("idempotency_oldest_in_doubt_seconds") == 5
     for key_id, value in (("new", 3), ("old", 0)):
@@ -219,14 +216,11 @@ async def test_what_a_tally_has_no_more_goes_back_to_zero(metrics: Metrics) -> N
 async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: Metrics) -> None:
     """Buckets are cumulative and their bounds belong to them."""
     for seconds in (0.0001, 0.5, 0.500001, 4000.0):
-        publish(metrics, RequestAnswered("create_order", Verdict.STORED, 200, seconds, "POST"))
+        publish(metrics, RequestAnswered(ORDER, Verdict.STORED, 200, seconds, "POST"))
     now = await scrape(metrics)
-    name = "idempotency_request_duration_seconds_bucket"
-    counts = [
-        now.value(name, route="create_order", kind="executed", le=le)
-        for le in ("0.00025", "0.25", "0.5", "1.0", "300.0", "+Inf")
-    ]
-    assert counts == [1, 1, 2, 3, 3, 4]
+    counts = {"0.00025": 1, "0.25": 1, "0.5": 2, "1.0": 3, "300.0": 3, "+Inf": 4}
+    name, of = "idempotency_request_duration_seconds_bucket", {"route": ORDER, "kind": "executed"}
+    assert {le: now.value(name, **of, le=le) for le in counts} == counts
 
 
 async def test_callers_cannot_make_series(metrics: Metrics) -> None:
@@ -234,19 +228,17 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
     before = await scrape(metrics)
     for number in range(50):
         method = f"M{number}"
-        publish(
-            metrics,
-            RequestAnswered("create_order", Verdict.STORED, 200 + number, 0.1, method, uuid4(), 200, 1, method, method),
-        )
+        known = (uuid4(), 200, 1, method, method)
+        publish(metrics, RequestAnswered(ORDER, Verdict.STORED, 200 + number, 0.1, method, *known))
         publish(metrics, RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
     after = await scrape(metrics)
-    assert [(series.name, series.labels) for series in after.series] == [
-        (series.name, series.labels) for series in before.series
-    ]
+    names = [[(series.name, series.labels) for series in each.series] for each in (before, after)]
+    assert names[0] == names[1]
 
 
 async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics) -> None:
-    """Gauges of the moment are those of the moment of the scrape."""
+    """Gauges of the moment are those of the moment of the scrape; what the clients of upstreams count is exported, too.
+    Nothing is global: another gateway in this process counts for itself."""
     kept = {
         "fast_writes_dropped_total": 2,
         "journal_waiting": 4,
@@ -254,39 +246,32 @@ async def test_what_is_read_at_a_scrape_is_read_anew_each_time(metrics: Metrics)
         "journal_bytes": 9,
         "journal_oldest_seconds": 2.5,
     }
-    lookups = {("fast", "hit"): 8}
-    running = {"in_flight": {ORDER: 3}, "oldest_in_flight_seconds": 1.5, "copy_lookups_total": lookups}
+    numbers = {"": 1, "_opened_total": 2, "_reused_total": 3, "_died_on_reuse_total": 4}
+    running: dict[str, Any] = {f"upstream_connections{name}": {"http://x": each} for name, each in numbers.items()}
+    running |= {
+        "in_flight": {ORDER: 3},
+        "oldest_in_flight_seconds": 1.5,
+        "copy_lookups_total": {("fast", "hit"): 8},
+        "upstream_exchanges_total": {("http://x", "answered"): 5, ("http://y", "answered"): 8, ("http://x", "lost"): 6},
+    }
+    before = await scrape(metrics)
     readings = iter([running, kept])
     metrics.read_with(lambda: next(readings))
     first, second = await scrape(metrics), await scrape(metrics)
-    assert first.value("idempotency_in_flight", route=ORDER) == 3
-    assert first.value("idempotency_oldest_in_flight_seconds") == 1.5
-    assert first.value("idempotency_copy_lookups_total", source="fast", result="hit") == 8
+    assert first.changed_since(before) == {
+        ("idempotency_in_flight", ORDER): 3,
+        ("idempotency_oldest_in_flight_seconds",): 1.5,
+        ("idempotency_copy_lookups_total", "hit", "fast"): 8,
+        ("idempotency_upstream_exchanges_total", "answered", "http://x"): 5,
+        ("idempotency_upstream_exchanges_total", "answered", "http://y"): 8,
+        ("idempotency_upstream_exchanges_total", "lost", "http://x"): 6,
+        **{(f"idempotency_upstream_connections{name}", "http://x"): each for name, each in numbers.items()},
+    }
     assert second.value("idempotency_in_flight", route=ORDER) == 0
     assert {name: second.value(f"idempotency_{name}") for name in kept} == kept
-
-
-async def test_connections_and_exchanges_are_counted(metrics: Metrics) -> None:
-    """What the clients of the upstreams count is exported under the names of what it is."""
-    exchanges = {("http://x", "answered"): 5, ("http://y", "answered"): 8, ("http://x", "lost"): 6}
-    numbers = {"": 1, "_opened_total": 2, "_reused_total": 3, "_died_on_reuse_total": 4}
-    readings: dict[str, Any] = {f"upstream_connections{name}": {"http://x": each} for name, each in numbers.items()}
-    before = await scrape(metrics)
-    metrics.read_with(lambda: readings | {"upstream_exchanges_total": exchanges})
-    expected: dict[tuple[str, ...], float] = {
-        (f"idempotency_upstream_connections{name}", "http://x"): each for name, each in numbers.items()
-    }
-    expected |= {("idempotency_upstream_exchanges_total", word, url): each for (url, word), each in exchanges.items()}
-    assert (await scrape(metrics)).changed_since(before) == expected
-
-
-async def test_two_gateways_in_one_process_count_for_themselves(metrics: Metrics) -> None:
-    """Nothing is global."""
-    other = Metrics(["create_payment"], has_fast_tier=False, version="2")
-    publish(metrics, answered())
-    now = await scrape(other)
-    assert now.value("idempotency_requests_total", route="create_payment", verdict="stored") == 0
-    assert [series.labels["version"] for series in now.series if series.name == "idempotency_build_info"] == ["2"]
+    other = await scrape(Metrics([PAY], has_fast_tier=False, version="2"))
+    assert other.total("idempotency_copy_lookups_total") == 0
+    assert [each.labels["version"] for each in other.named("idempotency_build_info")] == ["2"]
 
 
 def number(text: str, sample: str) -> float:
@@ -294,66 +279,61 @@ def number(text: str, sample: str) -> float:
     return float(found.rpartition(" ")[2])
 
 
-@pytest.mark.parametrize(
-    ("sample", "expected"),
-    [
-        ('idempotency_claims_total{route="create_order"}', 105),
-        ('idempotency_in_flight{route="create_order"}', 5),
-        ("idempotency_oldest_in_flight_seconds", 3),
-        ('idempotency_store_up{tier="durable"}', 1),
-        ('idempotency_store_up{tier="fast"}', 0),
-        ('idempotency_in_doubt{route="create_order"}', 3),
-        ('idempotency_in_doubt{route="of_old"}', 3),
-        ('idempotency_backlog{route="create_order"}', 3),
-        ('idempotency_breaker_open{upstream="http://x"}', 1),
-        ("idempotency_store_amnesia", 1),
-        ("idempotency_journal_waiting", 5),
-        ("idempotency_journal_oldest_seconds", 3),
-        ('idempotency_upstream_connections{upstream="http://x"}', 5),
-        ('idempotency_upstream_exchanges_total{result="lost",upstream="http://x"}', 105),
-        ('idempotency_workers{state="serving"}', 2),
-        ("idempotency_worker_restarts_total", 1),
-        ("idempotency_log_lines_dropped_total", 112),
-        ('idempotency_request_duration_seconds_bucket{kind="executed",le="0.25",route="create_payment"}', 105),
-        ('idempotency_request_duration_seconds_count{kind="executed",route="create_payment"}', 105),
-        ('idempotency_request_duration_seconds_sum{kind="executed",route="create_payment"}', 26.25),
-    ],
-)
-async def test_workers_are_one_gateway(sample: str, expected: float) -> None:
+OF_WORKERS = {
+    'claims_total{route="create_order"}': 105,
+    'in_flight{route="create_order"}': 5,
+    "oldest_in_flight_seconds": 3,
+    'store_up{tier="durable"}': 1,
+    'store_up{tier="fast"}': 0,
+    'in_doubt{route="create_order"}': 3,
+    'in_doubt{route="of_old"}': 3,
+    'backlog{route="create_order"}': 3,
+    'breaker_open{upstream="http://x"}': 1,
+    "store_amnesia": 1,
+    "journal_waiting": 5,
+    "journal_oldest_seconds": 3,
+    'upstream_connections{upstream="http://x"}': 5,
+    'upstream_exchanges_total{result="lost",upstream="http://x"}': 105,
+    'workers{state="serving"}': 2,
+    "worker_restarts_total": 1,
+    "log_lines_dropped_total": 112,
+    'request_duration_seconds_bucket{kind="executed",le="0.25",route="create_payment"}': 105,
+    'request_duration_seconds_count{kind="executed",route="create_payment"}': 105,
+    'request_duration_seconds_sum{kind="executed",route="create_payment"}': 26.25,
+}
+
+
+async def test_workers_are_one_gateway(metrics: Metrics) -> None:
     """What only grows is added up, that of a dead worker included; each gauge has its rule."""
 
     def numbers(count: int, up: bool) -> Counted:
-        metrics = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
-        readings = {
+        worker = Metrics([PAY, ORDER], has_fast_tier=True, version="1.2.3")
+        alike = ("oldest_in_flight_seconds", "journal_waiting", "journal_oldest_seconds", "log_lines_dropped_total")
+        readings = dict.fromkeys(alike, count) | {
             "store_up": {"durable": True, "fast": up},
-            "in_flight": {"create_order": count},
-            "oldest_in_flight_seconds": count,
-            "journal_waiting": count,
-            "journal_oldest_seconds": count,
-            "log_lines_dropped_total": count,
+            "in_flight": {ORDER: count},
             "upstream_connections": {"http://x": count},
             "upstream_exchanges_total": {("http://x", "lost"): count},
         }
-        metrics.read_with(lambda: readings)
+        worker.read_with(lambda: readings)
         for _ in range(count):
-            publish(metrics, OperationClaimed("create_order", OPERATION, 1, 1))
-            publish(metrics, answered())
-        publish(metrics, MemoryChanged(not up, 1.0, "", ""))
-        publish(metrics, TallyTaken((("create_order", count), *([] if up else [("of_old", count)])), count))
-        publish(metrics, BacklogTaken({ORDER: RouteBacklog(count, 1, 1.0)}, (), 0))
-        publish(metrics, BreakerChanged("http://x", not up))
-        return metrics.take()
+            publish(worker, OperationClaimed(ORDER, OPERATION, 1, 1))
+            publish(worker, answered())
+        publish(worker, MemoryChanged(not up, 1.0, "", ""))
+        publish(worker, TallyTaken(((ORDER, count), *([] if up else [("of_old", count)])), count))
+        publish(worker, BacklogTaken({ORDER: RouteBacklog(count, 1, 1.0)}, (), 0))
+        publish(worker, BreakerChanged("http://x", not up))
+        return worker.take()
 
-    merged = Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
-    merged.absorb(numbers(60, up=False))
-    merged.absorb(numbers(40, up=False))
-    merged.count_workers(serving=2, silent=0, absent=0)
-    merged.count_restart()
-    merged.read_with(lambda: {"log_lines_dropped_total": 7})
+    metrics.absorb(numbers(60, up=False))
+    metrics.absorb(numbers(40, up=False))
+    metrics.count_workers(serving=2, silent=0, absent=0)
+    metrics.count_restart()
+    metrics.read_with(lambda: {"log_lines_dropped_total": 7})
     living = [numbers(2, up=True), numbers(3, up=False)]
     for _ in range(2):
-        text = (await merged.render("text/plain", lambda: (living, [])))[0].decode()
-        assert number(text, sample) == expected
+        text = (await metrics.render("text/plain", lambda: (living, [])))[0].decode()
+        assert {sample: number(text, f"idempotency_{sample}") for sample in OF_WORKERS} == OF_WORKERS
 
 
 async def test_a_gateway_goes_on_from_the_one_before() -> None:
@@ -409,23 +389,18 @@ async def test_a_store_that_grants_nothing_is_down() -> None:
         assert number(text, 'idempotency_store_up{tier="fast"}') == 0
 
 
-async def test_a_store_is_down_where_one_worker_cannot_reach_it() -> None:
-    """Also where that worker has nothing to report of any store."""
+async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
+    """A series that comes and goes is a gap to whoever alerts on it; its labels are known from workers alone. A store
+    is down where one worker has nothing to report of it."""
     supervisor, one, other = (Metrics([], has_fast_tier=False, version="1") for _ in range(3))
-    one.read_with(lambda: {"store_up": {"durable": 1}})
+    owned = {"store_upkeep_owner": {"sweep": 0}, "upstream_connections": {"http://x": 0}}
+    one.read_with(lambda: {"store_up": {"durable": 1}, **owned})
     for workers, up in (([one, other], 0), ([one], 1)):
         numbers = [worker.take() for worker in workers]
         text = (await supervisor.render("text/plain", lambda numbers=numbers: (numbers, [])))[0].decode()
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
-
-
-async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
-    """A series that comes and goes is a gap to whoever alerts on it; its labels are known from workers alone."""
-    supervisor, worker = (Metrics([], has_fast_tier=False, version="1") for _ in range(2))
-    worker.read_with(lambda: {"store_upkeep_owner": {"sweep": 0}, "upstream_connections": {"http://x": 0}})
-    text = (await supervisor.render("text/plain", lambda: ([worker.take()], [])))[0].decode()
-    assert number(text, 'idempotency_store_upkeep_owner{duty="sweep"}') == 0
-    assert number(text, 'idempotency_upstream_connections{upstream="http://x"}') == 0
+        assert number(text, 'idempotency_store_upkeep_owner{duty="sweep"}') == 0
+        assert number(text, 'idempotency_upstream_connections{upstream="http://x"}') == 0
 
 
 async def test_processes_are_added_up() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import main
 from gateway.demo import in_front_of_cards
 from gateway.demo import story as traffic
 from gateway.demo.world import Caller, CardService
@@ -26,15 +27,16 @@ from tests.support.upstream import RecordingUpstream
 
 JSON = ("Content-Type", "application/json")
 # What each picture and list of the console is made of.
-TRAFFIC = {
-    *(
-        f"create_charge {verdict}"
-        for verdict in ("stored", "replayed", "key-reused", "in-doubt", "upstream-unreachable")
-    ),
-    *(f"create_payment_intent {verdict}" for verdict in ("stored", "in-doubt", "recovered")),
-    *("create_payout accepted", "payment_events accepted", "payment_events event-duplicate"),
-    *("create_charge in doubt", "create_payout dead", "create_payout completed", "payment_events completed", "events"),
-}
+TRAFFIC = set(
+    """
+    create_charge stored|create_charge replayed|create_charge key-reused|create_charge in-doubt|create_charge in doubt
+    create_charge upstream-unreachable|create_payment_intent stored|create_payment_intent in-doubt
+    create_payment_intent recovered|create_payout accepted|create_payout dead|create_payout completed
+    payment_events accepted|payment_events event-duplicate|payment_events completed|events
+    """.strip()
+    .replace("\n    ", "|")
+    .split("|")
+)
 
 
 async def charged(port: int) -> int:
@@ -126,9 +128,7 @@ def test_it_ends_when_told_and_leaves_nothing(tmp_path: Path, how: signal.Signal
 @pytest.mark.parametrize("arguments", [(), ("--upstream-only",)], ids=["gateway", "upstream only"])
 def test_a_port_that_is_taken_is_named_with_a_way_out(arguments: tuple[str, ...]) -> None:
     """On a port that another program has, it fails, names the port and says how to choose another."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RuntimeError, match=f"failed with 1:(.|\n)*:{port}(.|\n)*--port 8090") as failed:
             run_program("demo", "--port", str(port), *arguments)
@@ -152,43 +152,39 @@ async def test_it_protects_a_service_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--upstream", "localhost:9000"), "expected a URL such as http://127.0.0.1:9000"),
-        (("--upstream", "http://localhost:9000/api"), "paths are never rewritten"),
-        (("--story", "--upstream", "http://localhost:9000"), "not allowed with argument"),
-        (("--traffic", "--upstream", "http://localhost:9000"), "not allowed with argument"),
-        (("--port", "99999"), "expected a port"),
-        (("--upstream", "http://localhost:8080"), "would forward to itself; write where the service listens"),
+        ("--upstream localhost:9000", "expected a URL such as http://127.0.0.1:9000"),
+        ("--upstream http://localhost:9000/api", "paths are never rewritten"),
+        ("--story --upstream http://localhost:9000", "not allowed with argument"),
+        ("--traffic --upstream http://localhost:9000", "not allowed with argument"),
+        ("--port 99999", "expected a port"),
+        ("--upstream http://localhost:8080", "would forward to itself; write where the service listens"),
     ],
-    ids=["no scheme", "a path", "story of another service", "traffic to another service", "no port", "itself"],
 )
-def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_command_line_is_explained(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake on the command line ends with exit code 2 and says what was expected."""
-    with pytest.raises(RuntimeError, match="failed with 2:") as failed:
-        run_program("demo", *arguments)
-    assert said in str(failed.value)
-    assert "Traceback" not in str(failed.value)
+    try:
+        code: object = main(["demo", *arguments.split()])
+    except SystemExit as ended:
+        code = ended.code
+    assert (code, said in capsys.readouterr().err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b'{"amount": 1200, "currency": "eur", "source": "tok_declined"}', 402),
-        (b'{"amount": 1200, "currency": "eur", "source": "tok_other"}', 400),
-        (b'{"amount": 1.5, "currency": "eur", "source": "tok_visa"}', 400),
-        (b'{"amount": true, "currency": "eur", "source": "tok_visa"}', 400),
-        (b'{"amount": 1200}', 400),
-        (b"[]", 400),
-        (b"{", 400),
-        (b'{"amount": 1200, "currency": "eur", "source": []}', 400),
-    ],
-    ids=["declined", "unknown card", "fraction", "truth", "fields missing", "list", "no json", "list as card"],
-)
-async def test_the_service_charges_nothing_that_it_refuses(body: bytes, status: int) -> None:
+async def test_the_service_charges_nothing_that_it_refuses() -> None:
     """A refused request leaves the ledger empty."""
     async with CardService("127.0.0.1", 0) as service:
-        answer = await http.request(service.port, "POST", "/v1/charges", [JSON], body)
-        assert answer.status == status
-        assert answer.json()["error"]["message"]
+        for body, status in (
+            (b'{"amount": 1200, "currency": "eur", "source": "tok_declined"}', 402),
+            (b'{"amount": 1200, "currency": "eur", "source": "tok_other"}', 400),
+            (b'{"amount": 1.5, "currency": "eur", "source": "tok_visa"}', 400),
+            (b'{"amount": true, "currency": "eur", "source": "tok_visa"}', 400),
+            (b'{"amount": 1200}', 400),
+            (b"[]", 400),
+            (b"{", 400),
+            (b'{"amount": 1200, "currency": "eur", "source": []}', 400),
+        ):
+            answer = await http.request(service.port, "POST", "/v1/charges", [JSON], body)
+            assert answer.status == status, body
+            assert answer.json()["error"]["message"]
         assert await charged(service.port) == 0
 
 

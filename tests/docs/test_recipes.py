@@ -42,7 +42,7 @@ class Recipe:
 
     port: int
     upstream: RecordingUpstream
-    callers: tuple[Caller, Caller]
+    callers: tuple[Caller, ...]
     nobody: Caller
     refusal: int | None
 

@@ -16,11 +16,10 @@ from contextlib import AbstractAsyncContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
 
 from gateway.app.life import StartError
 from gateway.app.parts import Environment
@@ -28,6 +27,7 @@ from gateway.config import Config
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.store.operations import Query
 from tests.app.test_gateway import open_files
+from tests.config.support import models_in, settings_of
 from tests.support import http
 from tests.support.accepting import ASYNC, accepting
 from tests.support.clocks import Clocks
@@ -726,30 +726,12 @@ def _elsewhere() -> Iterator[tuple[str, str]]:
 ELSEWHERE: Final = dict(_elsewhere())
 
 
-def _settings(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key of the file that has a value of its own."""
-    for name, field in model.model_fields.items():
-        here = f"{path}.{field.alias or name}".lstrip(".")
-        sections = list(_sections(field.annotation))
-        if not sections:
-            yield here
-        for section in sections:
-            yield from _settings(section, here)
-
-
-def _sections(kind: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield kind
-    for argument in get_args(kind):
-        yield from _sections(argument)
-
-
 def test_every_setting_is_shown() -> None:
     """Whoever adds a setting shows what it changes."""
     # A part of a composed scope has the settings of the whole one, and so has who authorizes.
     shared = {"scope.compose.jwt.": "scope.jwt.", "scope.compose.client_certificate": "scope.client_certificate"}
     shared |= dict.fromkeys(("scope.compose.forward_auth.", "authorize.forward_auth."), "scope.forward_auth.")
-    there = set(_settings(Config))
+    there = {path for path, field in settings_of(Config) if not any(models_in(field.annotation))}
     for here, whole in shared.items():
         there = {name.replace(f"routes.{here}", f"routes.{whole}") for name in there}
     assert there - SHOWN.keys() - ELSEWHERE.keys() == set(), "show these with `@shows`"

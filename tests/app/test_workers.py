@@ -18,7 +18,6 @@ from gateway.app.share import (
     processors,
     quota_processors,
     share_of,
-    shares,
     worker_count,
 )
 from gateway.app.supervisor import Channel
@@ -93,21 +92,6 @@ def test_limits_are_the_whole_gateways(tmp_path: Path) -> None:
     assert {part.upstream_for(part.routes[0]).max_connections for part in parts} == {2}
     assert [part.admin.token is not None for part in parts] == [True, False, False]
     assert {part.limits.max_header_bytes for part in parts} == {whole.limits.max_header_bytes}
-
-
-@pytest.mark.parametrize(
-    ("serving", "expected"),
-    [
-        pytest.param([], {}, id="none"),
-        pytest.param([1, 2, 3], {1: {1}, 2: {2}, 3: {3}}, id="all"),
-        pytest.param([1, 3], {1: {1}, 3: {2, 3}}, id="one-away"),
-        pytest.param([2], {2: {1, 2, 3}}, id="one-left"),
-        pytest.param([1, 2], {1: {1, 3}, 2: {2}}, id="the-last-away"),
-    ],
-)
-def test_every_seat_has_a_worker(serving: list[int], expected: dict[int, set[int]]) -> None:
-    """Each worker has its own seat, and those of the absent before it."""
-    assert shares(3, serving) == expected
 
 
 def test_seats_share_an_address_that_nobody_else_can_take() -> None:

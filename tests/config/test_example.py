@@ -7,17 +7,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from gateway.config import Config, ConfigError, Placeholders, load, notices, parse
-from gateway.config.effective import forms_of, schema_text
+from gateway.config.effective import schema_text
 from gateway.config.leaf import PostgresUrl
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import IndexedHeaders, RequestHead
+from tests.config.support import settings_of
 
 PUBLISHED = Path(__file__).parents[2] / "config"
 EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
@@ -70,26 +69,6 @@ def test_example_with_alternatives() -> None:
     assert config.upstream.tls is not None
 
 
-def known_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key of the models, as `routes.key.header`."""
-    for name, field in model.model_fields.items():
-        here = f"{path}.{field.alias or name}".removeprefix(".")
-        yield here
-        for form in forms_of(field.annotation):
-            for item in _items(form.kind):
-                if isinstance(item, type) and issubclass(item, BaseModel):
-                    yield from known_keys(item, here)
-
-
-def _items(kind: object) -> Iterator[object]:
-    arguments: Any = getattr(kind, "__args__", ())
-    if getattr(kind, "__origin__", None) is tuple:
-        for form in forms_of(arguments[0]):
-            yield form.kind
-    else:
-        yield kind
-
-
 def written_keys(tree: object, path: str = "") -> Iterator[str]:
     if isinstance(tree, dict):
         for key, value in tree.items():
@@ -104,7 +83,7 @@ def test_example_is_complete() -> None:
     """Every key that the program knows is in the example."""
     written = set(written_keys(yaml.load(COMPLETE, yaml.BaseLoader)))
     # What a route may change of the upstream and of the delivery is written once, at the top.
-    known = {key for key in known_keys(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
+    known = {key for key, _ in settings_of(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
     # So are the forms of a scope, and an authorising service.
     forms = {"routes.scope.compose.": "routes.scope.", "routes.authorize.forward_auth.": "routes.scope.forward_auth."}
     forms["admin.sign_in.jwt.keys."] = "routes.scope.jwt.keys."

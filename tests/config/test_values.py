@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from functools import reduce
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from gateway.app.life import StartError
@@ -53,6 +52,7 @@ from tests.config.support import (
     is_said,
     read,
     rows,
+    settings_of,
     written,
 )
 from tests.support.memory_store import MemoryStore
@@ -161,16 +161,6 @@ def test_a_route_behind_another_is_remarked_on() -> None:
 # -- single values -----------------------------------------------------------------------------------------------------
 
 
-def test_route_upstream_goes_before_the_global_one() -> None:
-    """A route changes single keys of the upstream; what it does not write stays as it is for all."""
-    everywhere = "^upstream: {url: 'http://a', connect_timeout: 7s, host: upstream}"
-    config = read(written("upstream: {answer_within: 1m, host: preserve}", everywhere))
-    merged = config.upstream_for(config.routes[0])
-    assert (merged.connect_timeout, merged.answer_within, merged.host) == (7.0, 60.0, "preserve")
-    assert merged.url == config.upstream.url
-    assert (config.upstream.answer_within, config.upstream.host) == (30.0, "upstream")
-
-
 READ: list[tuple[str, str, object]] = [
     ("^upstream: {url: http://a}", "upstream.url", UpstreamUrl("http", "a", 80)),
     ("^upstream: {url: http://a}", "upstream.url.authority", "a"),
@@ -266,20 +256,6 @@ def test_what_opens_the_admin_port(setting: str) -> None:
     assert notices(config) == ()
 
 
-def test_what_is_made_of_settings_stays_where_it_is() -> None:
-    """A worker gets the settings, and so does a copy with other ones: each makes its own of them."""
-    config = read(written(f"scope: {{jwt: {{{JWT}, keys: discover}}}}", "retention: {remember: 2d}"))
-    (route,) = config.routes
-    made = route.key_spec, route.scope_spec, route.status_policy, route.keep_policy, route.retention.remember_us
-    (sent,) = pickle.loads(pickle.dumps(config)).routes
-    assert sent == route
-    again = sent.key_spec, sent.scope_spec, sent.status_policy, sent.keep_policy, sent.retention.remember_us
-    assert again == made
-    longer = route.retention.model_copy(update={"remember": 1.0})
-    assert longer.remember_us == 1_000_000
-    assert route.model_copy(update={"retention": longer}).retention.remember_us == 1_000_000
-
-
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 
@@ -322,8 +298,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 # -- what is accepted --------------------------------------------------------------------------------------------------
 
 
-def accepts(config: Config) -> AcceptPolicy:
+def accepts(*keys: str, base: str = ACCEPTING) -> AcceptPolicy:
     """What the first route accepts."""
+    config = parse(written(*keys, base=base))
     policy = accept_policy(config, config.routes[0])
     assert policy is not None
     return policy
@@ -331,16 +308,15 @@ def accepts(config: Config) -> AcceptPolicy:
 
 def test_a_route_overrides_the_delivery_of_all() -> None:
     """Key by key; what it leaves out is as for all routes."""
-    own = "delivery: {schedule: [2s], unauthorized: retry}"
-    policy = accepts(parse(written(own, "^delivery: {max_answers: 3}", base=ACCEPTING)))
-    assert policy.delivery == DeliveryPolicy(schedule_us=(microseconds(2),), answers_max=3, buries_unauthorized=False)
+    own = accepts("delivery: {schedule: [2s], unauthorized: retry}", "^delivery: {max_answers: 3}").delivery
+    assert own == DeliveryPolicy(schedule_us=(microseconds(2),), answers_max=3, buries_unauthorized=False)
 
 
 def test_what_is_accepted_follows_from_the_route() -> None:
     """What cannot come in cannot be accepted; and an order stops at what failed, and refuses what names none."""
-    assert accepts(parse(written("body: {max_bytes: 1KiB}", base=ACCEPTING))).request_bytes_max == 1024
+    assert accepts("body: {max_bytes: 1KiB}").request_bytes_max == 1024
     keys = "accept: {mode: always}", "order: {by: /account}", "key: {header: Idempotency-Key, required: true}"
-    order = accepts(parse(written(*keys, base=ACCEPTING))).order
+    order = accepts(*keys).order
     assert order is not None
     assert (order.on_stop, order.missing) == ("stop", "refuse")
 
@@ -391,16 +367,14 @@ def compiled(*keys: str) -> Inbox:
 @pytest.mark.parametrize("preset", ["standard_webhooks", "stripe", "slack", "github", "shopify", "cloudevents"])
 def test_preset_and_secret_are_enough(preset: str) -> None:
     """The rest follows from the preset: key, acknowledgement, what is accepted, how long events are remembered."""
-    config, found = inboxed(of(preset)), compiled(of(preset))
-    (route,) = config.routes
+    config, found, accepted = inboxed(of(preset)), compiled(of(preset)), accepts(of(preset), base=INBOX)
     assert found.acknowledgement == (202 if preset in ("standard_webhooks", "cloudevents") else 200)
     assert found.guards_content is (preset in ("github", "shopify"))
     assert (found.tolerance_seconds, found.sign_again, found.refuses_changed) == (300, SignAgain.LATE, False)
     assert found.answers_challenge is (preset == "slack")
-    assert accepts(config).is_always
-    assert accepts(config).pending_per_scope_max == accepts(config).settings.max_pending
-    assert route.retention.remember == 35 * 86400
-    assert route.retention.remember >= PRESETS[preset].horizon_seconds
+    assert accepted.is_always
+    assert accepted.pending_per_scope_max == accepted.settings.max_pending
+    assert PRESETS[preset].horizon_seconds <= config.routes[0].retention.remember == 35 * 86400
     assert notices(config) == ()
 
 
@@ -408,9 +382,10 @@ def test_secrets_while_they_change() -> None:
     """Several secrets, some of which end."""
     secrets = f"[{{id: new, key: {WHSEC}}}, {{id: old, key: {'whpk_' + KEY!r}, until: 2026-12-01T01:00:00+01:00}}]"
     inbox = f"inbox: {{preset: standard_webhooks, secrets: {secrets}}}"
-    new, old = compiled(inbox).secrets
-    assert (new.id, new.algorithm, new.until) == ("new", Algorithm.HMAC, None)
-    assert (old.id, old.algorithm, old.until) == ("old", Algorithm.ED25519, 1796083200.0)
+    assert [(each.id, each.algorithm, each.until) for each in compiled(inbox).secrets] == [
+        ("new", Algorithm.HMAC, None),
+        ("old", Algorithm.ED25519, 1796083200.0),
+    ]
     (notice,) = notices(inboxed(inbox))
     assert notice.path == "routes[0].inbox.sign_again"
     assert "as: standard_webhooks" in notice.message
@@ -424,8 +399,7 @@ def test_cloud_events_under_another_signature() -> None:
     settings = "cloudevents: {signature: standard_webhooks, origins: [EventGrid.azure.net]}"
     found = compiled(of("cloudevents", settings, key=WHSEC))
     assert [scheme.key for scheme in found.schemes] == [CloudEventKey()] * 2
-    assert found.guards_content
-    assert found.origins == (b"eventgrid.azure.net",)
+    assert (found.guards_content, found.origins) == (True, (b"eventgrid.azure.net",))
     assert compiled(of("cloudevents", "cloudevents: {origins: any}")).origins == (b"*",)
 
 
@@ -460,6 +434,10 @@ SECRET = "whsec_" + "0f" * 32
 LEDGER = f'{{name: ledger, kind: webhook, url: "https://ledger.test/hooks", secrets: [{{id: a, key: "{SECRET}"}}]}}'
 FEED = '{name: feed, kind: redis_stream, url: "redis://feed:6379/1", stream: operations}'
 
+BUS = (
+    '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p, '
+    "ordered: true}"
+)
 LOG = (
     '{name: log, kind: kafka, servers: ["b:9093"], topic: "o.{type}", tls: true, ca: /ca.pem, mechanism: PLAIN, '
     "idempotence: false, user: u, password: p}"
@@ -475,32 +453,27 @@ def test_what_a_sink_receives() -> None:
     """What the section says, unless the sink says something else; the source is the service's by default."""
     own = FEED.replace("}", ", types: [operation.accepted], include: [key], routes: [pay]}")
     outbox = outbox_of(read(with_sinks(LEDGER, own, include="[location]")), NO_SEALING)
-    ledger, feed = outbox.subscriptions
-    assert (ledger.types, ledger.routes, ledger.include) == (DEFAULT_TYPES, None, frozenset((EventPart.LOCATION,)))
-    assert (feed.types, feed.routes) == (frozenset((EventType.ACCEPTED,)), frozenset(("pay",)))
-    assert feed.include == frozenset((EventPart.KEY,))
+    assert [(each.types, each.routes, each.include) for each in outbox.subscriptions] == [
+        (DEFAULT_TYPES, None, frozenset((EventPart.LOCATION,))),
+        (frozenset((EventType.ACCEPTED,)), frozenset(("pay",)), frozenset((EventPart.KEY,))),
+    ]
     assert outbox.source == "urn:idempotency-gateway:default"
 
 
 def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which library is missing, what the proxy has to do, that standard output acknowledges nothing."""
-    nats = '{name: bus, kind: nats, servers: ["nats://bus:4222"], stream: OPERATIONS}'
     monkeypatch.setattr("gateway.config.checks.find_spec", lambda _: None)
-    config = read(
-        with_sinks(
-            LEDGER,
-            nats,
-            "{name: lines, kind: stdout}",
-            LOG,
-            top='egress: {proxy: "http://proxy:3128"}\ntraces: {endpoint: "http://collector:4318/v1/traces"}',
-        )
-    )
+    top = 'egress: {proxy: "http://proxy:3128"}\ntraces: {endpoint: "http://collector:4318/v1/traces"}'
+    config = read(with_sinks(LEDGER, BUS, "{name: lines, kind: stdout}", LOG, top=top))
     found = {notice.path: notice.message for notice in notices(config)}
-    assert "idempotency-gateway[nats]" in found["events.sinks[1]"]
-    assert "idempotency-gateway[kafka]" in found["events.sinks[3]"]
-    assert "idempotency-gateway[otel]" in found["traces"]
-    assert "not acknowledged" in found["events.sinks[2]"]
-    assert "proxy has to check" in found["egress.proxy"]
+    said = {
+        "events.sinks[1]": "idempotency-gateway[nats]",
+        "events.sinks[3]": "idempotency-gateway[kafka]",
+        "traces": "idempotency-gateway[otel]",
+        "events.sinks[2]": "not acknowledged",
+        "egress.proxy": "proxy has to check",
+    }
+    assert {path for path, text in said.items() if text in found[path]} == said.keys()
     assert "events.sinks[0]" not in found
 
 
@@ -509,31 +482,27 @@ def test_each_setting_reaches_its_sink() -> None:
     ledger = LEDGER.replace("}]", ", until: 2030-01-01T00:00:00Z}], format: standard").replace("https", "http")
     feed = FEED.replace(" stream:", " fsync: true, window: 2h, max_length: 9, stream:")
     old = FEED.replace("feed,", "old,").replace(" stream:", " max_age: 3h, stream:")
-    nats = '{name: bus, kind: nats, servers: ["nats://b:1"], stream: S, subject: "s.{type}", user: u, password: p'
-    nats += ", ordered: true}"
     egress = "egress: {allow: [10.0.0.0/8], deny: [10.1.0.0/16], ports: [80], https_only: false}"
-    text = with_sinks(ledger, feed, old, nats, LOG, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
+    text = with_sinks(ledger, feed, old, BUS, LOG, keep="2h", max_event_bytes="2KiB", source="'urn:me'", top=egress)
     config = read(text)
-    webhook, stream, aged, bus, log = (sink_of(config, sink) for sink in config.events.sinks)
+    webhook, *others = (sink_of(config, sink) for sink in config.events.sinks)
     assert isinstance(webhook, WebhookSink)
     (secret,) = webhook._secrets
     assert (secret.id, len(secret.key), secret.until) == ("a", 48, 1893456000.0)
     assert (webhook._url, webhook._format) == ("http://ledger.test/hooks", "standard")
     networks = ((ip_network("10.0.0.0/8"),), (ip_network("10.1.0.0/16"),))
     assert webhook._egress == EgressPolicy(*networks, frozenset((80,)), https_only=False)
-    assert isinstance(stream, RedisStreamSink)
-    assert stream._settings == config.events.sinks[1]
-    assert isinstance(aged, RedisStreamSink)
-    assert aged._settings.max_age == 10_800
-    assert isinstance(bus, NatsSink)
-    assert bus._settings == config.events.sinks[3]
-    assert isinstance(log, KafkaSink)
-    assert log._settings == config.events.sinks[4]
+    for sink, settings, kind in zip(
+        others, config.events.sinks[1:], (RedisStreamSink, RedisStreamSink, NatsSink, KafkaSink), strict=True
+    ):
+        assert isinstance(sink, kind)
+        assert sink._settings == settings
+    assert others[1]._settings.max_age == 10_800
     relay = relay_of(config, MemoryStore().cold, Events(), boot_seconds)
     assert relay is not None
     assert relay.keep_us == microseconds(7200)
     # Those that take a connection for each event take fewer at a time.
-    assert [sink.places for sink in (webhook, stream, aged, bus, log)] == [16, 16, 16, 100, 100]
+    assert [sink.places for sink in (webhook, *others)] == [16, 16, 16, 100, 100]
     outbox = outbox_of(config, NO_SEALING)
     assert (outbox.source, outbox.event_bytes_max) == ("urn:me", 2048)
     assert [each.is_ordered for each in outbox.subscriptions] == [False, False, False, True, False]
@@ -553,24 +522,9 @@ CALLERS = {
 PROBE = "path: /a, done: [{status: [200]}]"
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) is not None:
-        for inner in get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation):
-            yield from _models(inner)
-
-
-def _bounded(model: type[BaseModel], path: Keys) -> Iterator[tuple[Keys, str]]:
-    """Every setting that has bounds, each with its least value and its greatest."""
-    for name, field in model.model_fields.items():
-        yield from (((*path, name), value) for value in _ends(field))
-        for inner in _models(field.annotation):
-            yield from _bounded(inner, (*path, name))
-
-
-def _ends(field: FieldInfo) -> Iterator[str]:
-    # Where nothing is a value too, the bounds stand inside of the annotation.
+def _bounds(field: FieldInfo) -> Iterator[str]:
+    """The least value of a setting that has bounds, and its greatest."""
+    # Where nothing is a value too, they stand inside of the annotation.
     inner = [leaf for kind in get_args(field.annotation) for leaf in getattr(kind, "__metadata__", ())]
     for leaf in (*field.metadata, *inner):
         if isinstance(leaf, Leaf) and leaf.bounds is not None:
@@ -614,7 +568,9 @@ def _alone(path: Keys, value: str) -> str:
     return written(f"^{line}", "^service: shop")
 
 
-ALONE = list(dict.fromkeys(_bounded(Config, ())))
+ALONE = list(
+    dict.fromkeys((tuple(path.split(".")), value) for path, field in settings_of(Config) for value in _bounds(field))
+)
 
 
 def test_the_pairs_that_are_ordered_are_among_them() -> None:

@@ -17,35 +17,7 @@ import pytest
 
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import (
-    BreakerChanged,
-    DeliveryAttempted,
-    DeliveryResult,
-    Events,
-    Fact,
-    FlushRefused,
-    JournalFailed,
-    LeaseLost,
-    LoopStalled,
-    OperationAccepted,
-    OperationClaimed,
-    OperationSettled,
-    OperationTakenOver,
-    OutcomeJournaled,
-    RepeatNoticed,
-    RepeatResult,
-    RequestAnswered,
-    RequestPassed,
-    SinkChanged,
-    StatusAnswered,
-    StatusPart,
-    StoreCalled,
-    SweepDone,
-    TallyTaken,
-    TierChanged,
-    WebhookRepeated,
-    WriteRefused,
-)
+from gateway.observe import facts
 from gateway.observe.logs import Logs
 
 OPERATION = UUID("8f14e45f-ceea-4a7a-9c1e-1f0b6a3d2c4b")
@@ -53,11 +25,11 @@ NOON = 1_750_000_000.5
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def delivery(result: DeliveryResult) -> DeliveryAttempted:
-    return DeliveryAttempted("r", OPERATION, 6, 2, result, "answered_503", 503, 0.25, 1.5)
+def delivery(result: facts.DeliveryResult) -> facts.DeliveryAttempted:
+    return facts.DeliveryAttempted("r", OPERATION, 6, 2, result, "answered_503", 503, 0.25, 1.5)
 
 
-ANSWERED = RequestAnswered(
+ANSWERED = facts.RequestAnswered(
     route="create_payment",
     verdict=Verdict.STORED,
     status=201,
@@ -70,8 +42,8 @@ ANSWERED = RequestAnswered(
     trace_id=f"00-{TRACE}-00f067aa0ba902b7-01",
 )
 REQUEST = RequestInfo("POST", "shop.example", "/v1/payments", "req-7", TRACE)
-PASSED = RequestPassed(None, "GET", 200, 0.001)
-KEYED = RequestPassed(None, "POST", 200, 0.001, key_header="Idempotency-Key", path="/v1/refunds")
+PASSED = facts.RequestPassed(None, "GET", 200, 0.001)
+KEYED = facts.RequestPassed(None, "POST", 200, 0.001, key_header="Idempotency-Key", path="/v1/refunds")
 
 
 class Paper:
@@ -140,7 +112,7 @@ def test_who_uses_keys_wrongly_can_be_told_by_the_line(paper: Paper) -> None:
     first = UUID(int=6)
     log(replace(ANSWERED, verdict=Verdict.KEY_REUSED, differs=("host", "body:/amount"), scope="5c0be"))
     log(replace(ANSWERED, verdict=Verdict.LIKELY_DUPLICATE, first_operation=first, scope="5c0be"))
-    log(RepeatNoticed("create_payment", RepeatResult.REFUSED, OPERATION, first, "5c0be"))
+    log(facts.RepeatNoticed("create_payment", facts.RepeatResult.REFUSED, OPERATION, first, "5c0be"))
     mismatch, repeat = paper.objects()
     assert (mismatch["differs"], mismatch["scope"]) == ("host body:/amount", "5c0be")
     assert (repeat["first_operation"], repeat["scope"]) == (str(first), "5c0be")
@@ -158,12 +130,16 @@ def test_a_request_is_one_line_that_can_be_read(paper: Paper) -> None:
 @pytest.mark.parametrize("traceparent", ["", "00-xyz", f"00-{TRACE.upper()}-00f067aa0ba902b7-01", "\n"])
 def test_a_malformed_trace_is_left_out(paper: Paper, traceparent: str) -> None:
     """A field that is not what it should be is of no use to whoever searches for a trace."""
-    paper.logs()(RequestAnswered("r", Verdict.STORED, 200, 0.1, "POST", trace_id=traceparent))
+    paper.logs()(facts.RequestAnswered("r", Verdict.STORED, 200, 0.1, "POST", trace_id=traceparent))
     (said,) = paper.objects()
     assert "trace_id" not in said
 
 
-CLAIMED, UP, DOWN = OperationClaimed("r", OPERATION, 5, 1), TierChanged("durable", True), TierChanged("durable", False)
+CLAIMED, UP, DOWN = (
+    facts.OperationClaimed("r", OPERATION, 5, 1),
+    facts.TierChanged("durable", True),
+    facts.TierChanged("durable", False),
+)
 TOLD, TOLD_PASSED = "POST create_payment 201 stored", "GET 200 unprotected"
 
 
@@ -181,8 +157,15 @@ def test_the_configuration_says_which_requests_get_a_line(
 ) -> None:
     """`log.requests` is about lines of requests and nothing else. What happens many times a second and went well is
     counted, not told."""
-    events = Events(paper.logs(**options))
-    for fact in (ANSWERED, PASSED, CLAIMED, StoreCalled("durable", "claim", 0.1), TallyTaken((), 0.0), DOWN):
+    events = facts.Events(paper.logs(**options))
+    for fact in (
+        ANSWERED,
+        PASSED,
+        CLAIMED,
+        facts.StoreCalled("durable", "claim", 0.1),
+        facts.TallyTaken((), 0.0),
+        DOWN,
+    ):
         events.publish(fact)
     assert [line["message"] for line in paper.objects()] == messages
 
@@ -197,46 +180,50 @@ def test_the_level_holds_for_facts(paper: Paper) -> None:
 
 OF: Any = ("r", OPERATION, 5)
 DONE: Any = (*OF, Event.COMPLETE, "answered 200", 0.1)
-LINES: dict[str, tuple[Fact, str, str]] = {
-    "claimed": (OperationClaimed(*OF, 1), "debug", "claimed"),
-    "again": (OperationTakenOver(*OF, 2, REQUEST), "info", "in doubt, sent again"),
-    "settled": (OperationSettled(*DONE, False), "debug", "settled"),
-    "settled-late": (OperationSettled(*DONE, True), "warning", "settled, recorded late"),
-    "in-doubt": (OperationSettled(*OF, Event.ABANDON, "timeout: no answer", 0.1, False), "warning", "no answer"),
-    "refused": (WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "error", "refused"),
-    "journaled": (OutcomeJournaled(*DONE), "warning", "journaled"),
-    "journal-failed": (JournalFailed("no space", is_first=True), "error", "no space"),
-    "journal-fails-on": (JournalFailed("no space", is_first=False), "debug", "no space"),
-    "flush-refused": (FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "error", str(OPERATION)),
-    "lease-lost": (LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease"),
-    "store-error": (StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite"),
-    "store-down": (TierChanged("durable", False), "warning", "durable store is down"),
-    "store-up": (TierChanged("durable", True), "info", "durable store is up"),
-    "swept": (SweepDone(0, 2, 3, 0.5), "debug", "swept"),
-    "swept-lapsed": (SweepDone(1, 0, 0, 0.5), "info", "lapsed"),
-    "swept-expired": (SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters"),
-    "tally": (TallyTaken((("r", 3),), 90.0), "debug", "in doubt"),
-    "accepted": (OperationAccepted(*OF, 700), "debug", "accepted"),
+LINES: dict[str, tuple[facts.Fact, str, str]] = {
+    "claimed": (facts.OperationClaimed(*OF, 1), "debug", "claimed"),
+    "again": (facts.OperationTakenOver(*OF, 2, REQUEST), "info", "in doubt, sent again"),
+    "settled": (facts.OperationSettled(*DONE, False), "debug", "settled"),
+    "settled-late": (facts.OperationSettled(*DONE, True), "warning", "settled, recorded late"),
+    "in-doubt": (facts.OperationSettled(*OF, Event.ABANDON, "timeout: no answer", 0.1, False), "warning", "no answer"),
+    "refused": (facts.WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "error", "refused"),
+    "journaled": (facts.OutcomeJournaled(*DONE), "warning", "journaled"),
+    "journal-failed": (facts.JournalFailed("no space", is_first=True), "error", "no space"),
+    "journal-fails-on": (facts.JournalFailed("no space", is_first=False), "debug", "no space"),
+    "flush-refused": (facts.FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "error", str(OPERATION)),
+    "lease-lost": (facts.LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease"),
+    "store-error": (facts.StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite"),
+    "store-down": (facts.TierChanged("durable", False), "warning", "durable store is down"),
+    "store-up": (facts.TierChanged("durable", True), "info", "durable store is up"),
+    "swept": (facts.SweepDone(0, 2, 3, 0.5), "debug", "swept"),
+    "swept-lapsed": (facts.SweepDone(1, 0, 0, 0.5), "info", "lapsed"),
+    "swept-expired": (facts.SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters"),
+    "tally": (facts.TallyTaken((("r", 3),), 90.0), "debug", "in doubt"),
+    "accepted": (facts.OperationAccepted(*OF, 700), "debug", "accepted"),
     "status": (
-        StatusAnswered(StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
+        facts.StatusAnswered(facts.StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
         "info",
         "DELETE withdrawal of an operation 200",
     ),
-    "changed": (WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content"),
-    "repeat": (RepeatNoticed("r", RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"), "warning", "5c0be"),
-    "postponed": (delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed"),
-    "dead-letter": (delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter"),
-    "open": (BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused"),
-    "closed": (BreakerChanged("http://x", False), "info", "the breaker is closed"),
-    "sink-fails": (SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503"),
-    "sink-suspended": (SinkChanged("ledger", True, cause="HTTP 410"), "error", "see: idempotency-gateway sinks"),
-    "stalled": (LoopStalled(12.0), "warning", "12.0 s"),
+    "changed": (facts.WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content"),
+    "repeat": (
+        facts.RepeatNoticed("r", facts.RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"),
+        "warning",
+        "5c0be",
+    ),
+    "postponed": (delivery(facts.DeliveryResult.POSTPONED), "info", "delivery of r: postponed"),
+    "dead-letter": (delivery(facts.DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter"),
+    "open": (facts.BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused"),
+    "closed": (facts.BreakerChanged("http://x", False), "info", "the breaker is closed"),
+    "sink-fails": (facts.SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503"),
+    "sink-suspended": (facts.SinkChanged("ledger", True, cause="HTTP 410"), "error", "see: idempotency-gateway sinks"),
+    "stalled": (facts.LoopStalled(12.0), "warning", "12.0 s"),
     "keyed-without-a-route": (KEYED, "warning", "/v1/refunds"),
 }
 
 
 @pytest.mark.parametrize(("fact", "level", "words"), LINES.values(), ids=LINES)
-def test_a_fact_has_its_level(paper: Paper, fact: Fact, level: str, words: str) -> None:
+def test_a_fact_has_its_level(paper: Paper, fact: facts.Fact, level: str, words: str) -> None:
     """What needs somebody is a warning or worse; the rest is there for who looks."""
     paper.logs(level="debug")(fact)
     (said,) = paper.objects()
@@ -246,7 +233,7 @@ def test_a_fact_has_its_level(paper: Paper, fact: Fact, level: str, words: str) 
 
 def test_what_lapsed_is_named(paper: Paper) -> None:
     """Whoever is called because of an operation that a dead gateway left in doubt finds it in the log."""
-    paper.logs()(SweepDone(1, 0, 0, 0.5, (("create_payment", OPERATION),)))
+    paper.logs()(facts.SweepDone(1, 0, 0, 0.5, (("create_payment", OPERATION),)))
     named, swept = paper.objects()
     said = {"level": "warning", "message": "in doubt", "route": "create_payment", "operation_id": str(OPERATION)}
     assert named.items() >= said.items()
@@ -258,11 +245,11 @@ def test_the_causes_of_an_outage_are_bounded(paper: Paper) -> None:
     """Each cause of an outage is told once, of so many causes; the next outage begins anew."""
     observer = paper.logs()
     for cause in ("refused", "wrong password", "refused", "wrong password"):
-        observer(TierChanged("fast", False, cause))
+        observer(facts.TierChanged("fast", False, cause))
     for number in range(100):
-        observer(TierChanged("fast", False, f"cause {number}"))
-    observer(TierChanged("fast", True))
-    observer(TierChanged("fast", False, "refused"))
+        observer(facts.TierChanged("fast", False, f"cause {number}"))
+    observer(facts.TierChanged("fast", True))
+    observer(facts.TierChanged("fast", False, "refused"))
     said = paper.objects()
     assert [(line["message"], line["detail"]) for line in said[:2]] == [
         ("the fast store is down", "refused"),
@@ -277,12 +264,12 @@ def test_the_causes_of_an_outage_are_bounded(paper: Paper) -> None:
 
 def test_a_delivery_is_a_line(paper: Paper) -> None:
     """It says which operation, how it ended and why, and when it is tried again; without requests only the dead."""
-    paper.logs()(delivery(DeliveryResult.POSTPONED))
+    paper.logs()(delivery(facts.DeliveryResult.POSTPONED))
     (said,) = paper.objects()
     known = {"detail": "answered_503", "upstream_status": 503, "next_attempt_seconds": 1.5, "attempt": 2, "token": 6}
     assert said.items() >= {"message": "delivery of r: postponed", **known}.items()
     quiet = paper.logs(requests="none")
-    for result in DeliveryResult:
+    for result in facts.DeliveryResult:
         quiet(delivery(result))
     assert [each["result"] for each in paper.objects()[1:]] == ["dead_letter"]
 
@@ -293,7 +280,7 @@ def test_a_path_is_warned_about_once(paper: Paper) -> None:
     observer = paper.logs()
     for number in range(1500):
         for _ in range(2):
-            observer(RequestPassed(None, "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
+            observer(facts.RequestPassed(None, "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
     said = paper.objects()
     assert len(said) == 1001
     assert "no longer listed" in said[-1]["message"]
@@ -325,11 +312,11 @@ def test_libraries_speak_through_the_same_log(paper: Paper) -> None:
 def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper) -> None:
     """What an observer raises is told through the log as any other error, on one line of JSON."""
 
-    def broken(fact: Fact) -> None:
+    def broken(fact: facts.Fact) -> None:
         raise RuntimeError("first\nsecond")
 
     paper.logs()
-    Events(broken).publish(PASSED)
+    facts.Events(broken).publish(PASSED)
     (said,) = paper.objects()
     assert said["level"] == "error"
     assert said["traceback"].endswith("RuntimeError: first\nsecond")
@@ -349,8 +336,8 @@ def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper) -> None:
     evil = 'x\r\n2025-06-15T15:06:40.500Z error  forged\x1b[31m" status=200'
     for shape in ("json", "text"):
         observer = paper.logs(format=shape, requests="all")
-        observer(RequestAnswered("r", Verdict.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
-        observer(RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
+        observer(facts.RequestAnswered("r", Verdict.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
+        observer(facts.RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
         paper.close()
     lines = paper.lines
     assert len(lines) == 6

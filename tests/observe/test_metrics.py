@@ -14,46 +14,6 @@ from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe import facts
 from gateway.observe import metrics as exposition
-from gateway.observe.facts import (
-    AdminActed,
-    AdminResult,
-    BacklogTaken,
-    BreakerChanged,
-    DeliveryAttempted,
-    DeliveryResult,
-    Fact,
-    FetchResult,
-    FlushRefused,
-    GrantsChanged,
-    JournalFailed,
-    KeysFetched,
-    Kind,
-    LeaseLost,
-    LoopStalled,
-    MemoryChanged,
-    OperationAccepted,
-    OperationClaimed,
-    OperationSettled,
-    OutcomeJournaled,
-    PromotionJudged,
-    RepeatNoticed,
-    RepeatResult,
-    RequestAnswered,
-    RequestPassed,
-    SignedIn,
-    StatusAnswered,
-    StatusPart,
-    StoreCalled,
-    StoreMet,
-    SweepDone,
-    SynchronyChanged,
-    TallyTaken,
-    TierChanged,
-    WebhookRefused,
-    WebhookRepeated,
-    WebhookVerified,
-    WriteRefused,
-)
 from gateway.observe.metrics import Counted, Metrics
 from gateway.observe.status import Health
 from gateway.store.operations import RouteBacklog
@@ -67,22 +27,22 @@ def metrics() -> Metrics:
     return Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
 
 
-def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> RequestAnswered:
-    return RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)
+def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> facts.RequestAnswered:
+    return facts.RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)
 
 
 PAY, ORDER = "create_payment", "create_order"
 OF = (ORDER, OPERATION, 5)
-LATE = OperationSettled(*OF, Event.COMPLETE, "answered 200", 0.5, is_late=True)
-RELEASED = OperationSettled(*OF, Event.RELEASE, "refused: nobody listens", None, is_late=False)
+LATE = facts.OperationSettled(*OF, Event.COMPLETE, "answered 200", 0.5, is_late=True)
+RELEASED = facts.OperationSettled(*OF, Event.RELEASE, "refused: nobody listens", None, is_late=False)
 WAITING = RouteBacklog(2, 900, 60.0, {"deadline": 1, "unauthorized": 3}, 5, 70.0)
-POSTPONED = DeliveryAttempted(PAY, OPERATION, 6, 1, DeliveryResult.POSTPONED, "answered_503", 503, 0.5, 1.5)
+POSTPONED = facts.DeliveryAttempted(PAY, OPERATION, 6, 1, facts.DeliveryResult.POSTPONED, "answered_503", 503, 0.5, 1.5)
 PASSED = "unprotected_duration_seconds_count=1 unprotected_duration_seconds_sum=0.1"
 REPLAYED = "request_duration_seconds_count,replayed,PAY=1 request_duration_seconds_sum,replayed,PAY=0.25"
 # A fact, and by how much it changes which numbers: name, and values of labels in the order of the labels' names.
-CHANGES: dict[str, tuple[Fact, str]] = {
+CHANGES: dict[str, tuple[facts.Fact, str]] = {
     "fetched": (
-        answered(Verdict.FETCHED, kind=Kind.REPLAYED, upstream_seconds=0.2),
+        answered(Verdict.FETCHED, kind=facts.Kind.REPLAYED, upstream_seconds=0.2),
         f"requests_total,PAY,fetched=1 responses_total,PAY,2xx=1 {REPLAYED} fetch_duration_seconds_count,PAY=1 "
         "fetch_duration_seconds_sum,PAY=0.2",
     ),
@@ -92,88 +52,88 @@ CHANGES: dict[str, tuple[Fact, str]] = {
         "request_duration_seconds_sum,executed,PAY=0.25 overhead_seconds_count,PAY=1 overhead_seconds_sum,PAY=0.05",
     ),
     "replayed": (
-        answered(Verdict.REPLAYED, kind=Kind.REPLAYED),
+        answered(Verdict.REPLAYED, kind=facts.Kind.REPLAYED),
         f"requests_total,PAY,replayed=1 responses_total,PAY,2xx=1 {REPLAYED}",
     ),
-    "an-action-refused": (AdminActed("purge", AdminResult.REFUSED), "admin_actions_total,purge,refused=1"),
-    "signed-in": (SignedIn(AdminResult.DONE), "admin_sign_ins_total,done=1"),
-    "keys-not-fetched": (KeysFetched(FetchResult.FAILED), "key_set_fetches_total,failed=1"),
-    "no-route": (RequestPassed(None, "GET", 200, 0.1), f"unprotected_requests_total,no_route=1 {PASSED}"),
+    "an-action-refused": (facts.AdminActed("purge", facts.AdminResult.REFUSED), "admin_actions_total,purge,refused=1"),
+    "signed-in": (facts.SignedIn(facts.AdminResult.DONE), "admin_sign_ins_total,done=1"),
+    "keys-not-fetched": (facts.KeysFetched(facts.FetchResult.FAILED), "key_set_fetches_total,failed=1"),
+    "no-route": (facts.RequestPassed(None, "GET", 200, 0.1), f"unprotected_requests_total,no_route=1 {PASSED}"),
     "no-route-with-a-key": (
-        RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
+        facts.RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
         f"unprotected_requests_total,no_route_keyed=1 {PASSED}",
     ),
     "unkeyed": (
-        RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route=ORDER),
+        facts.RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route=ORDER),
         f"unprotected_requests_total,unkeyed=1 {PASSED} requests_total,ORDER,unkeyed=1",
     ),
     "store-unavailable-forwarded": (
-        RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route=ORDER),
+        facts.RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route=ORDER),
         f"unprotected_requests_total,store_unavailable=1 {PASSED} requests_total,ORDER,unprotected=1",
     ),
-    "claimed": (OperationClaimed(*OF, 1), "claims_total,ORDER=1"),
+    "claimed": (facts.OperationClaimed(*OF, 1), "claims_total,ORDER=1"),
     "completed-late": (
         LATE,
         "settlements_total,complete,ORDER=1 late_writes_total,ORDER=1 upstream_duration_seconds_count,ORDER=1 "
         "upstream_duration_seconds_sum,ORDER=0.5",
     ),
     "released-without-the-upstream": (RELEASED, "settlements_total,release,ORDER=1"),
-    "write-refused": (WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "refused_writes_total,ORDER=1"),
+    "write-refused": (facts.WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "refused_writes_total,ORDER=1"),
     "journaled": (
-        OutcomeJournaled(*OF, Event.COMPLETE, "answered 200", 0.5),
+        facts.OutcomeJournaled(*OF, Event.COMPLETE, "answered 200", 0.5),
         "journaled_total,ORDER=1 upstream_duration_seconds_count,ORDER=1 upstream_duration_seconds_sum,ORDER=0.5",
     ),
-    "journal-failed": (JournalFailed("no space is left", is_first=True), "journal_failures_total=1"),
-    "flush-refused": (FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "refused_writes_total,ORDER=1"),
-    "lease-lost": (LeaseLost(OPERATION, 5, "in_doubt"), "lost_leases_total=1"),
+    "journal-failed": (facts.JournalFailed("no space is left", is_first=True), "journal_failures_total=1"),
+    "flush-refused": (facts.FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "refused_writes_total,ORDER=1"),
+    "lease-lost": (facts.LeaseLost(OPERATION, 5, "in_doubt"), "lost_leases_total=1"),
     "store-call-failed": (
-        StoreCalled("durable", "claim", 0.002, "Indefinite"),
+        facts.StoreCalled("durable", "claim", 0.002, "Indefinite"),
         "store_duration_seconds_count,durable,claim=1 store_duration_seconds_sum,durable,claim=0.002 "
         "store_errors_total,Indefinite,durable,claim=1",
     ),
     "store-call-in-plain-words": (
-        StoreCalled("durable", "check_memory", 0.002),
+        facts.StoreCalled("durable", "check_memory", 0.002),
         "store_duration_seconds_count,durable,check_memory=1 store_duration_seconds_sum,durable,check_memory=0.002",
     ),
-    "store-met": (StoreMet(3), "store_timeline=3"),
-    "synchronous": (SynchronyChanged(True), "store_synchronous=1"),
-    "unvouched": (PromotionJudged(2, "waiting", "gateway g", 2), "store_unvouched_gateways=2"),
-    "promotion": (PromotionJudged(2, "accepted", "all 2 gateways", 0), "store_promotions_total,accepted=1"),
+    "store-met": (facts.StoreMet(3), "store_timeline=3"),
+    "synchronous": (facts.SynchronyChanged(True), "store_synchronous=1"),
+    "unvouched": (facts.PromotionJudged(2, "waiting", "gateway g", 2), "store_unvouched_gateways=2"),
+    "promotion": (facts.PromotionJudged(2, "accepted", "all 2 gateways", 0), "store_promotions_total,accepted=1"),
     "swept": (
-        SweepDone(1, 2, 3, 0.5, expired=4),
+        facts.SweepDone(1, 2, 3, 0.5, expired=4),
         "swept_total,expire=4 swept_total,lapse=1 swept_total,retire=2 swept_total,collect=3 "
         "sweep_duration_seconds_count=1 sweep_duration_seconds_sum=0.5",
     ),
     "tally": (
-        TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0),
+        facts.TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0),
         "in_doubt,ORDER=3 in_doubt,renamed=1 oldest_in_doubt_seconds=90",
     ),
-    "accepted": (OperationAccepted(PAY, OPERATION, 5, 700), "accepted_total,PAY=1"),
-    "status": (StatusAnswered(StatusPart.RESULT, "GET", 404, 0.1), "status_requests_total,result,4xx=1"),
-    "webhook-refused": (WebhookRefused(PAY, "stale"), "inbox_rejected_total,stale,PAY=1"),
-    "webhook-verified": (WebhookVerified(PAY, ("a", "b")), "secret_used_total,a,PAY=1 secret_used_total,b,PAY=1"),
+    "accepted": (facts.OperationAccepted(PAY, OPERATION, 5, 700), "accepted_total,PAY=1"),
+    "status": (facts.StatusAnswered(facts.StatusPart.RESULT, "GET", 404, 0.1), "status_requests_total,result,4xx=1"),
+    "webhook-refused": (facts.WebhookRefused(PAY, "stale"), "inbox_rejected_total,stale,PAY=1"),
+    "webhook-verified": (facts.WebhookVerified(PAY, ("a", "b")), "secret_used_total,a,PAY=1 secret_used_total,b,PAY=1"),
     "repeat": (
-        RepeatNoticed(PAY, RepeatResult.REFUSED, OPERATION, UUID(int=6), "5c0be"),
+        facts.RepeatNoticed(PAY, facts.RepeatResult.REFUSED, OPERATION, UUID(int=6), "5c0be"),
         "repeats_total,refused,PAY=1",
     ),
     "webhook-changed": (
-        WebhookRepeated(PAY, OPERATION, is_changed=True),
+        facts.WebhookRepeated(PAY, OPERATION, is_changed=True),
         "inbox_duplicates_total,PAY=1 inbox_changed_total,PAY=1",
     ),
     "delivery": (POSTPONED, "deliveries_total,postponed,PAY=1"),
-    "breaker": (BreakerChanged("http://x", True, "connect_refused"), "breaker_open,http://x=1"),
+    "breaker": (facts.BreakerChanged("http://x", True, "connect_refused"), "breaker_open,http://x=1"),
     "backlog": (
-        BacklogTaken({ORDER: WAITING}, (PAY,), orphans=4),
+        facts.BacklogTaken({ORDER: WAITING}, (PAY,), orphans=4),
         "backlog,ORDER=2 backlog_bytes,ORDER=900 oldest_backlog_seconds,ORDER=60 dead_letters,deadline,ORDER=1 "
         "dead_letters,unauthorized,ORDER=3 lanes_stopped,ORDER=5 oldest_stopped_lane_seconds,ORDER=70 paused,PAY=1 "
         "orphans=4",
     ),
-    "loop-stalled": (LoopStalled(12.0), "loop_stall_seconds_count=1 loop_stall_seconds_sum=12"),
+    "loop-stalled": (facts.LoopStalled(12.0), "loop_stall_seconds_count=1 loop_stall_seconds_sum=12"),
 }
 
 
 @pytest.mark.parametrize(("fact", "changes"), CHANGES.values(), ids=CHANGES)
-async def test_a_fact_changes_its_numbers_and_no_others(metrics: Metrics, fact: Fact, changes: str) -> None:
+async def test_a_fact_changes_its_numbers_and_no_others(metrics: Metrics, fact: facts.Fact, changes: str) -> None:
     """Each fact is counted under its own names, once."""
     before = await scrape(metrics)
     publish(metrics, fact)
@@ -199,8 +159,8 @@ async def test_every_verdict_of_every_route_is_there_from_the_start(metrics: Met
 async def test_what_a_tally_has_no_more_goes_back_to_zero(metrics: Metrics) -> None:
     """A tally replaces the one before it, also for routes that the configuration does not have, and for keys: then an
     operator may take one out of the configuration."""
-    publish(metrics, TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0, (("new", 1), ("old", 2))))
-    publish(metrics, TallyTaken(((PAY, 1),), 5.0, (("new", 3),)))
+    publish(metrics, facts.TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0, (("new", 1), ("old", 2))))
+    publish(metrics, facts.TallyTaken(((PAY, 1),), 5.0, (("new", 3),)))
     now = await scrape(metrics)
     in_doubt = {each.labels["route"]: each.value for each in now.named("idempotency_in_doubt")}
     assert in_doubt == {PAY: 1, ORDER: 0, "renamed": 0}
@@ -208,15 +168,15 @@ async def test_what_a_tally_has_no_more_goes_back_to_zero(metrics: Metrics) -> N
     for key_id, value in (("new", 3), ("old", 0)):
         assert now.value("idempotency_encrypted_operations", key_id=key_id) == value
     # What was delivered, requeued or resumed raises no alarm.
-    publish(metrics, BacklogTaken({ORDER: WAITING}, (ORDER,), 1))
-    publish(metrics, BacklogTaken({}, (), 0))
+    publish(metrics, facts.BacklogTaken({ORDER: WAITING}, (ORDER,), 1))
+    publish(metrics, facts.BacklogTaken({}, (), 0))
     assert (await scrape(metrics)).changed_since(now) == {}
 
 
 async def test_a_duration_counts_in_every_bucket_from_its_own_upwards(metrics: Metrics) -> None:
     """Buckets are cumulative and their bounds belong to them."""
     for seconds in (0.0001, 0.5, 0.500001, 4000.0):
-        publish(metrics, RequestAnswered(ORDER, Verdict.STORED, 200, seconds, "POST"))
+        publish(metrics, facts.RequestAnswered(ORDER, Verdict.STORED, 200, seconds, "POST"))
     now = await scrape(metrics)
     counts = {"0.00025": 1, "0.25": 1, "0.5": 2, "1.0": 3, "300.0": 3, "+Inf": 4}
     name, of = "idempotency_request_duration_seconds_bucket", {"route": ORDER, "kind": "executed"}
@@ -229,8 +189,8 @@ async def test_callers_cannot_make_series(metrics: Metrics) -> None:
     for number in range(50):
         method = f"M{number}"
         known = (uuid4(), 200, 1, method, method)
-        publish(metrics, RequestAnswered(ORDER, Verdict.STORED, 200 + number, 0.1, method, *known))
-        publish(metrics, RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
+        publish(metrics, facts.RequestAnswered(ORDER, Verdict.STORED, 200 + number, 0.1, method, *known))
+        publish(metrics, facts.RequestPassed(None, method, 200 + number, 0.1, f"X-Key-{number}", f"/secret/{number}"))
     after = await scrape(metrics)
     names = [[(series.name, series.labels) for series in each.series] for each in (before, after)]
     assert names[0] == names[1]
@@ -317,12 +277,12 @@ async def test_workers_are_one_gateway(metrics: Metrics) -> None:
         }
         worker.read_with(lambda: readings)
         for _ in range(count):
-            publish(worker, OperationClaimed(ORDER, OPERATION, 1, 1))
+            publish(worker, facts.OperationClaimed(ORDER, OPERATION, 1, 1))
             publish(worker, answered())
-        publish(worker, MemoryChanged(not up, 1.0, "", ""))
-        publish(worker, TallyTaken(((ORDER, count), *([] if up else [("of_old", count)])), count))
-        publish(worker, BacklogTaken({ORDER: RouteBacklog(count, 1, 1.0)}, (), 0))
-        publish(worker, BreakerChanged("http://x", not up))
+        publish(worker, facts.MemoryChanged(not up, 1.0, "", ""))
+        publish(worker, facts.TallyTaken(((ORDER, count), *([] if up else [("of_old", count)])), count))
+        publish(worker, facts.BacklogTaken({ORDER: RouteBacklog(count, 1, 1.0)}, (), 0))
+        publish(worker, facts.BreakerChanged("http://x", not up))
         return worker.take()
 
     metrics.absorb(numbers(60, up=False))
@@ -341,8 +301,8 @@ async def test_a_gateway_goes_on_from_the_one_before() -> None:
     before, metrics = (Metrics(["charge"], has_fast_tier=False, version="1") for _ in range(2))
     before.read_with(lambda: {"in_flight": {"charge": 2}, "upstream_connections_died_on_reuse_total": {"http://s": 3}})
     metrics.read_with(lambda: {"in_flight": {"charge": 1}, "upstream_connections_died_on_reuse_total": {"http://s": 1}})
-    publish(before, BreakerChanged("http://s", is_open=True))
-    answered = RequestAnswered("charge", Verdict.STORED, 200, 0.1, "POST")
+    publish(before, facts.BreakerChanged("http://s", is_open=True))
+    answered = facts.RequestAnswered("charge", Verdict.STORED, 200, 0.1, "POST")
     publish(before, answered)
     metrics.follow(before)
     publish(metrics, answered)
@@ -382,7 +342,11 @@ async def test_a_store_that_grants_nothing_is_down() -> None:
     """For new keys it is, however well it can be reached."""
     metrics, health = Metrics([], has_fast_tier=True, version="1"), Health(fast_up=False)
     metrics.read_with(lambda: {"store_up": health.stores_up})
-    for fact, up in ((TierChanged("durable", up=True), 1), (GrantsChanged("it waits"), 0), (GrantsChanged(), 1)):
+    for fact, up in (
+        (facts.TierChanged("durable", up=True), 1),
+        (facts.GrantsChanged("it waits"), 0),
+        (facts.GrantsChanged(), 1),
+    ):
         health(fact)
         text = (await metrics.render("text/plain"))[0].decode()
         assert number(text, 'idempotency_store_up{tier="durable"}') == up
@@ -413,11 +377,11 @@ async def test_processes_are_added_up() -> None:
     assert number(both, "process_cpu_seconds_total") > number(alone, "process_cpu_seconds_total")
 
 
-KINDS = [each for each in vars(facts).values() if isinstance(each, type) and issubclass(each, Fact)]
+KINDS = [each for each in vars(facts).values() if isinstance(each, type) and issubclass(each, facts.Fact)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_what_a_fact_declares_is_there(kind: type[Fact]) -> None:
+def test_what_a_fact_declares_is_there(kind: type[facts.Fact]) -> None:
     """A misspelt attribute would only be met when the event happens, which may be in years."""
     names = {name for _, _, make in kind.lines for name in cast("Any", make).__code__.co_names}
     for change in kind.changes:

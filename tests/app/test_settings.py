@@ -6,7 +6,6 @@ setting of the configuration that is in neither fails here.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import dataclasses
 import re
@@ -511,20 +510,20 @@ async def operators_are_listened_to(place: Place, token: str | None) -> object:
 
 # By file, and by test: the settings, of which those that stand in one section share its name.
 _ELSEWHERE: Final = """
-integration/test_joining.py
-  only_what_needs_a_grant_waits: store.probation
+integration/test_joining.py only_what_needs_a_grant_waits: store.probation
 observe/test_tracing.py
   a_request_and_its_attempt: traces.endpoint,headers
   calls_of_the_store_by_choice: traces.detail
   a_stranger_decides_nothing: traces.sample,accept
-http/gateway/test_shared.py
-  a_service_asks_about_its_own_operations_alone: service
+http/gateway/test_shared.py a_service_asks_about_its_own_operations_alone: service
 app/test_gateway.py
   an_address_that_is_taken: listen.address status.listen admin.listen
   the_name_of_its_directory_is_durable: state_dir
 http/gateway/test_tls.py
   both_sides: listen.tls.cert,key
   upstream_with_a_strange_certificate: upstream.tls.ca
+  certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
+  parts: routes.scope.client_certificate
 http/gateway/test_regions.py
   a_key_runs_once_whichever_region_it_meets: regions.here regions.homes.url
   living_keys_keep_their_homes: regions.homes.name
@@ -580,14 +579,10 @@ http/gateway/test_verdicts.py
 http/upstream/test_tls.py
   a_client_certificate_is_shown: upstream.tls.cert,key
   a_certificate_for_somebody_else_sent_nothing: upstream.tls.server_name
-store/test_portable.py
-  the_configured_dialect: store.dialect
-app/test_start.py
-  what_is_accepted_of_the_server_is_loud_at_the_start: store.durability
-store/test_postgres.py
-  how_many_connections_a_gateway_has: store.connections
-store/test_redis_alone.py
-  replicas_that_nobody_counted: store.replicas
+store/test_portable.py the_configured_dialect: store.dialect
+app/test_start.py what_is_accepted_of_the_server_is_loud_at_the_start: store.durability
+store/test_postgres.py how_many_connections_a_gateway_has: store.connections
+store/test_redis_alone.py replicas_that_nobody_counted: store.replicas
 store/test_postgres_members.py
   the_operators_word: store.promotion
   who_has_not_spoken_is_named: store.promotion_wait
@@ -599,12 +594,17 @@ http/gateway/test_times.py
     routes.recovery.probe.settle
 config/test_values.py
   secrets_come_current_first: secrets.identity_key.id
-http/gateway/test_identity_change.py
-  another_identity_key: secrets.identity_key.key
+  a_route_overrides_the_delivery_of_all: routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized
+  cloud_events_under_another_signature: routes.inbox.cloudevents.signature
+  what_a_sink_receives: events.types,include events.sinks.name,types,routes,include,kind
+  each_setting_reaches_its_sink: events.source,keep,max_event_bytes egress.allow,deny,ports,https_only
+    events.sinks.url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism
+    events.sinks.secrets.id,key,until
+http/gateway/test_identity_change.py another_identity_key: secrets.identity_key.key
 http/gateway/test_encryption.py
   a_rotation: secrets.unreadable
-protect/test_kept.py
-  an_old_key_opens_and_does_not_seal: secrets.encryption.id,key
+  only_the_first_request_gets_the_values: routes.response.redact
+protect/test_kept.py an_old_key_opens_and_does_not_seal: secrets.encryption.id,key
 http/gateway/test_accept.py
   a_public_url_makes_absolute_links: public_url
   a_route_that_always_accepts: routes.accept.mode
@@ -623,11 +623,7 @@ http/gateway/test_status.py
 core/test_breaker.py
   failures_in_a_row_open_it: delivery.breaker.failures
   each_opening_is_twice_as_long: delivery.breaker.open,max_open
-config/test_mistakes.py
-  a_mistake: routes.accept.identity events.sinks.shares_fast
-config/test_values.py
-  a_route_overrides_the_delivery_of_all:
-    routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized
+config/test_mistakes.py a_mistake: routes.accept.identity events.sinks.shares_fast
 http/gateway/test_order.py
   by_a_header: routes.order.by.header
   a_dead_letter: routes.order.on_stop
@@ -636,26 +632,18 @@ observe/test_logs.py
   the_level_holds_for_facts: log.level
   a_request_is_one_line_that_can_be_read: log.format
   the_configuration_says_which_requests_get_a_line: log.requests
-integration/test_workers.py
-  both_serve: workers
-observe/test_whole.py
-  the_books_balance: routes.name
-core/test_identity.py
-  route_identifies_nothing: routes.operation
+integration/test_workers.py both_serve: workers
+observe/test_whole.py the_books_balance: routes.name
+core/test_identity.py route_identifies_nothing: routes.operation
 core/test_routing.py
   method_and_host_decide: routes.match.methods,host
   pattern: routes.match.path
-http/gateway/test_spellings.py
-  spellings_that_the_file_lists: routes.match.also unprotected.methods,path,host
+http/gateway/test_spellings.py spellings_that_the_file_lists: routes.match.also unprotected.methods,path,host
 core/test_identity_key.py
   first_alias_present: routes.key.headers
   composed_of_headers: routes.key.compose.header
   composed_of_body: routes.key.compose.body
-core/test_identity_scope.py
-  composed: routes.scope.compose.header,api_key
-http/gateway/test_tls.py
-  certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
-  parts: routes.scope.client_certificate
+core/test_identity_scope.py composed: routes.scope.compose.header,api_key
 http/gateway/test_forward_auth.py
   the_question: routes.scope.forward_auth.url
   the_principal_is_the_caller: routes.scope.forward_auth.principal
@@ -668,10 +656,8 @@ http/gateway/test_recovery.py
   probe_finds_what_happened: routes.recovery.probe.path,headers
   probe_that_knows_nothing_changes_nothing: routes.recovery.probe.done.status,where
   probe_follows: routes.recovery.probe.follow
-core/test_recovery.py
-  what_an_answer_means: routes.recovery.probe.method routes.recovery.probe.never_happened.where
-app/test_settings.py
-  what_a_route_says_of_its_service:
+core/test_recovery.py what_an_answer_means: routes.recovery.probe.method routes.recovery.probe.never_happened.where
+app/test_settings.py what_a_route_says_of_its_service:
     routes.upstream.host,connect_timeout,answer_within,response_timeout,keepalive,max_connections,key,url
     routes.upstream.tls.ca,cert,key,server_name
 http/gateway/test_inbox.py
@@ -688,19 +674,8 @@ http/gateway/test_inbox.py
 core/test_inbox.py
   every_living_secret_is_tried: routes.inbox.secrets.until
   the_gateway_signs_what_nobody_else_can: routes.inbox.signing_secrets.id,key,until
-config/test_values.py
-  cloud_events_under_another_signature: routes.inbox.cloudevents.signature
-config/test_values.py
-  what_a_sink_receives: events.types,include events.sinks.name,types,routes,include,kind
-  each_setting_reaches_its_sink: events.source,keep,max_event_bytes egress.allow,deny,ports,https_only
-    events.sinks.url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism
-    events.sinks.secrets.id,key,until
-events/test_egress.py
-  a_proxy_is_connected_to_and_not_checked: egress.proxy
-http/gateway/test_encryption.py
-  only_the_first_request_gets_the_values: routes.response.redact
-http/gateway/test_likely_duplicates.py
-  a_mismatch_is_explained: routes.fingerprint.explain
+events/test_egress.py a_proxy_is_connected_to_and_not_checked: egress.proxy
+http/gateway/test_likely_duplicates.py a_mismatch_is_explained: routes.fingerprint.explain
 deliver/test_worker.py
   no_more_than_places: delivery.max_in_flight
   what_an_attempt_comes_to: delivery.unauthorized
@@ -712,13 +687,14 @@ http/gateway/test_outcomes.py
 
 
 def _elsewhere() -> Iterator[tuple[str, str]]:
-    file = ""
-    for line in re.sub(r"\n {4}", " ", _ELSEWHERE).strip().split("\n"):
-        if not line.startswith(" "):
-            file = line
-            continue
-        test, _, paths = line.strip().partition(": ")
-        for section, _, names in (path.rpartition(".") for path in paths.split()):
+    file = test = ""
+    for word in _ELSEWHERE.split():
+        if word.endswith(".py"):
+            file = word
+        elif word.endswith(":"):
+            test = word.removesuffix(":")
+        else:
+            section, _, names = word.rpartition(".")
             for name in names.split(","):
                 yield f"{section}.{name}".lstrip("."), f"tests/{file}::test_{test}"
 
@@ -741,12 +717,11 @@ def test_every_setting_is_shown() -> None:
 
 def test_what_is_shown_elsewhere_is_there() -> None:
     """The test that is named for a setting exists."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    bodies = {
-        file: ast.parse((ROOT / file).read_text("utf-8")).body
-        for file, _, _ in (place.partition("::") for place in ELSEWHERE.values())
+    texts = {
+        file: (ROOT / file).read_text("utf-8") for file, _, _ in (each.partition("::") for each in ELSEWHERE.values())
     }
-    there = {f"{file}::{node.name}" for file, body in bodies.items() for node in body if isinstance(node, functions)}
+    tests = {file: re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE) for file, text in texts.items()}
+    there = {f"{file}::{name}" for file, names in tests.items() for name in names}
     assert {path: place for path, place in ELSEWHERE.items() if place not in there} == {}
 
 

@@ -510,16 +510,29 @@ def test_each_setting_reaches_its_sink() -> None:
 
 # -- every setting alone ---------------------------------------------------------------------------------------------
 
-Keys = tuple[str, ...]
-ENCRYPTED = f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}]}}\n"
-_ASKED = "url: 'http://127.0.0.1:4180/'"
-# What the forms of a scope require, and `authorize` does.
-_TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
-CALLERS = {
-    "jwt": {"scope": _TOKENS, "admin": f"{_TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}"},
-    "forward_auth": {"scope": f"{_ASKED}, principal: X-User", "authorize": _ASKED},
-}
+ASKED = "url: 'http://127.0.0.1:4180/'"
+TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
 PROBE = "path: /a, done: [{status: [200]}]"
+FORMS = {"jwt": TOKENS, "forward_auth": f"{ASKED}, principal: X-User"}
+# What a section, or a single setting, needs beside a setting, which is %.
+BESIDE = {
+    "events.sinks": f"^events: {{sinks: [{FEED.removesuffix('}')}, %}}]}}",
+    "routes.accept": "accept: {identity: unverified, %}",
+    "routes.inbox": f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], %}}",
+    "routes.recovery.probe": f"recovery: {{probe: {{{PROBE}, %}}}}",
+    "routes.authorize.forward_auth": f"authorize: {{forward_auth: {{{ASKED}, %}}}}",
+    "admin.sign_in.jwt": f"^admin: {{sign_in: {{secret: {TOKEN}, "
+    f"jwt: {{{TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}, %}}}}}}",
+    "upstream": "^upstream: {url: http://127.0.0.1:9000, %}",
+    "store": "^store: {durable: sqlite:///a/b, %}",
+    "store.replicas": "^store: {durable: redis://u@h/0, %}",
+}
+for name, needs in FORMS.items():
+    BESIDE[f"routes.scope.{name}"] = f"scope: {{{name}: {{{needs}, %}}}}"
+    BESIDE[f"routes.scope.compose.{name}"] = f"scope: {{compose: [{{{name}: {{{needs}, %}}}}, {{api_key: X-Key}}]}}"
+for name in ("promotion_wait", "probation", "connections"):
+    BESIDE[f"store.{name}"] = "^store: {durable: postgresql://u@h/d, %}"
+BASES = {"routes.inbox": INBOX, "routes.accept": f"secrets: {{encryption: [{{id: a, key: {KEY}}}]}}\n{MINIMAL}"}
 
 
 def _bounds(field: FieldInfo) -> Iterator[str]:
@@ -531,46 +544,17 @@ def _bounds(field: FieldInfo) -> Iterator[str]:
             yield from map(str, leaf.bounds)
 
 
-def _of_caller(form: str, keys: Keys, value: str) -> str:
-    """The same for a setting of who verifies callers, or who signs in to the console."""
-    section = f"{{{form}: {{{CALLERS[form][keys[0]]}, {keys[-1]}: {value}}}}}"
-    if keys[0] == "admin":
-        return written(f"^admin: {{sign_in: {{secret: {'s' * 16}, {section[1:]}}}")
-    whole = f"{{compose: [{section}, {{api_key: X-Key}}]}}" if "compose" in keys else section
-    return written(f"{keys[0]}: {whole}")
-
-
-def _alone(path: Keys, value: str) -> str:
+def _alone(path: str, value: str) -> str:
     """A minimal file with this setting beside what is required."""
-    keys = path[1:] if path[0] == "routes" else path
-    if keys[-1] in ("schedule", "ports"):
-        value = f"[{value}]"
-    if keys[:2] == ("events", "sinks"):
-        sink = "name: feed, kind: redis_stream, url: 'redis://feed:6379', stream: operations"
-        return written(f"^events: {{sinks: [{{{sink}, {keys[-1]}: {value}}}]}}")
-    if path[:2] == ("routes", "accept"):
-        return ENCRYPTED + written(f"accept: {{identity: unverified, {keys[-1]}: {value}}}")
-    if path[:2] == ("routes", "inbox"):
-        inbox = f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], {keys[-1]}: {value}}}"
-        return written(inbox, base=INBOX)
-    if (form := next((form for form in CALLERS if form in keys), None)) is not None:
-        return _of_caller(form, keys, value)
-    if keys[:2] == ("recovery", "probe"):
-        return written(f"recovery: {{probe: {{{PROBE}, {keys[-1]}: {value}}}}}")
-    line = ("".join(f"{{{key}: " for key in keys) + value + "}" * len(keys))[1:-1]
-    if path[0] == "routes":
-        return written(line)
-    durable = "postgresql://u@h/d" if keys[-1] in ("promotion_wait", "probation", "connections") else "sqlite:///a/b"
-    durable = "redis://u@h/0" if keys[-1] == "replicas" else durable
-    required = {"upstream": "url: http://127.0.0.1:9000", "store": f"durable: {durable}"}
-    if keys[0] in required:
-        line = f"{keys[0]}: {{{required[keys[0]]}, {keys[-1]}: {value}}}"
-    return written(f"^{line}", "^service: shop")
+    section, _, name = path.rpartition(".")
+    setting = f"{name}: [{value}]" if name in ("schedule", "ports") else f"{name}: {value}"
+    keys, mark = path.removeprefix("routes.").split(".")[:-1], "" if path.startswith("routes.") else "^"
+    nested = reduce(lambda inner, key: f"{key}: {{{inner}}}", reversed(keys), "%")
+    shape = BESIDE.get(path) or BESIDE.get(section) or mark + nested
+    return written(shape.replace("%", setting), "^service: shop", base=BASES.get(section, MINIMAL))
 
 
-ALONE = list(
-    dict.fromkeys((tuple(path.split(".")), value) for path, field in settings_of(Config) for value in _bounds(field))
-)
+ALONE = list(dict.fromkeys((path, value) for path, field in settings_of(Config) for value in _bounds(field)))
 
 
 def test_the_pairs_that_are_ordered_are_among_them() -> None:
@@ -580,11 +564,11 @@ def test_the_pairs_that_are_ordered_are_among_them() -> None:
         routes.in_flight.wait routes.in_flight.max_wait routes.retention.replay routes.retention.remember
         routes.recovery.probe.settle routes.body.spool_over shutdown.delay store.lease store.journal_grace workers
     """
-    assert set(ordered.split()) <= {".".join(path) for path, _ in ALONE}
+    assert set(ordered.split()) <= {path for path, _ in ALONE}
 
 
-@pytest.mark.parametrize(("path", "value"), ALONE, ids=[f"{'.'.join(path)}={value}" for path, value in ALONE])
-def test_a_setting_alone_is_never_refused(path: Keys, value: str) -> None:
+@pytest.mark.parametrize(("path", "value"), ALONE, ids=[f"{path}={value}" for path, value in ALONE])
+def test_a_setting_alone_is_never_refused(path: str, value: str) -> None:
     """At either end of its range, whatever else has its default; and what is ordered is in order."""
     config = read(_alone(path, value))
     (route,) = config.routes

@@ -46,15 +46,8 @@ OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURIT
 TEXTS = {page: page.read_text("utf-8") for page in (*PAGES, *OTHERS)}
 ALL = "\n".join(TEXTS[page] for page in PAGES)
 PROSE = re.sub(r"^ *```.*?^ *```$", "", ALL, flags=re.DOTALL | re.MULTILINE)
-PENDING = [
-    DOCS / name
-    for name in (
-        *("explain.md", "observe.md", "reload.md", "console.md", "telemetry.md"),
-        *("operate/runbook.md", "operate/deploy.md", "api/README.md"),
-    )
-]
-"""Pages that are linked before they are written."""
 LINKS = [(page, link) for page, text in TEXTS.items() for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+"""Pages that are linked before they are written."""
 
 
 def blocks(language: str, text: str) -> list[str]:
@@ -96,33 +89,24 @@ def test_every_generated_part_stands_somewhere() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """To a file that is there and, if it names one, to a heading of it."""
+    """To a file that is there and, if it names one, to a heading of it. The index leads to each page, but for those of
+    single problems, which responses lead to."""
     assert len(LINKS) > 100
     assert [f"{name_of(page)}: {link}" for page, link in LINKS if "://" not in link and not leads_on(page, link)] == []
+    index = DOCS / "README.md"
+    linked = {(DOCS / link.partition("#")[0]).resolve() for page, link in LINKS if page == index}
+    others = [page for page in PAGES if page not in (README, index) and page.parent.name != "problems"]
+    assert [name_of(page) for page in others if page not in linked] == []
 
 
 def leads_on(page: Path, link: str) -> bool:
     """Whether the file is there, and the heading in it."""
     path, _, heading = link.partition("#")
     target = (page.parent / path).resolve() if path else page
-    if not target.exists():
-        return target in PENDING
-    return not heading or heading in headings(target.read_text("utf-8"))
-
-
-def headings(text: str) -> list[str]:
-    lines = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
-    return [anchor(line) for line in lines]
-
-
-def test_every_page_can_be_found() -> None:
-    """The index leads to each of them, but for those of single problems, which responses lead to."""
-    linked = {(DOCS / link.partition("#")[0]).resolve() for page, link in LINKS if page == DOCS / "README.md"}
-    assert [
-        name_of(page)
-        for page in PAGES
-        if page not in {*linked, README, DOCS / "README.md"} and page.parent.name != "problems"
-    ] == []
+    if not heading or not target.exists():
+        return target.exists()
+    prose = re.sub(r"^```.*?^```$", "", target.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return heading in map(anchor, re.findall(r"^#+ (.+)$", prose, re.MULTILINE))
 
 
 FRAME = blocks("yaml", TEXTS[DOCS / "configure" / "stores.md"])[0]
@@ -162,6 +146,13 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
     assert config.notices(FIRST) == ()
 
 
+def test_every_setting_is_in_the_reference() -> None:
+    """With a row in the table of its section."""
+    text = TEXTS[DOCS / "reference" / "configuration.md"]
+    names = [field.alias or name for _, model in sections() for name, field in model.model_fields.items()]
+    assert [name for name in names if f"| `{name}` |" not in text] == []
+
+
 async def test_what_runs_on_one_host_starts_as_written(tmp_path: Path) -> None:
     """Each whole configuration on SQLite starts for an ordinary user; only its ports and directories are other ones."""
     shown = [
@@ -195,14 +186,6 @@ def test_what_the_routes_of_a_library_need_is_configuration() -> None:
 
 def _row_settings(row: str) -> list[str]:
     return re.findall(r"`(\w+: [^`]+)`", row) if row.startswith("| ") else []
-
-
-def test_every_setting_is_in_the_reference() -> None:
-    """With a row in the table of its section."""
-    text = TEXTS[DOCS / "reference" / "configuration.md"]
-    for _, model in sections():
-        for name, field in model.model_fields.items():
-            assert f"| `{field.alias or name}` |" in text
 
 
 def test_every_dotted_name_is_a_key_of_the_configuration() -> None:

@@ -52,7 +52,6 @@ def statements() -> Any:
 
 @asynccontextmanager
 async def two_workers(directory: Path) -> AsyncIterator[tuple[Supervisor, list[Worker]]]:
-    """A supervisor and its workers, in this process."""
     config = parse(config_text("http://127.0.0.1:9", sqlite_store(directory), directory, workers=2))
     supervisor = Supervisor(config, 2)
     async with AsyncExitStack() as stack:
@@ -82,7 +81,6 @@ async def two_workers(directory: Path) -> AsyncIterator[tuple[Supervisor, list[W
 
 
 async def count(minute: int, *workers: Worker) -> None:
-    """What the workers do in a minute."""
     for worker in workers:
         for at_us in range(0, MINUTE_US, BUCKET_US):
             worker.current.activity.sample(BEGIN_US + minute * MINUTE_US + at_us)

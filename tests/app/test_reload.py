@@ -105,7 +105,6 @@ class Reloaded:
 
 @asynccontextmanager
 async def stopped(directory: Path, workers: int, **changes: Any) -> AsyncIterator[Reloaded]:
-    """The program, not started yet."""
     async with RecordingUpstream() as upstream:
         config = {
             "service": "shop",
@@ -683,6 +682,5 @@ async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
 
 
 def test_the_guide_names_what_needs_a_restart() -> None:
-    """What is refused, and the list in the guide."""
     text = (ROOT / "docs" / "reload.md").read_text().partition("## What needs a restart")[2].partition("##")[0]
     assert tuple(re.findall(r"`([a-z_.]+)`", text.partition("All else")[0])) == NEEDS_RESTART

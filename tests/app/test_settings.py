@@ -107,7 +107,6 @@ def shows(path: str, *pairs: tuple[Any, object], **beside: Any) -> Callable[[Sce
 
 
 async def is_over(task: asyncio.Task[Any]) -> bool:
-    """Whether it ends in a moment."""
     done, _ = await asyncio.wait((task,), timeout=MOMENT_SECONDS)
     return bool(done)
 
@@ -703,7 +702,6 @@ ELSEWHERE: Final = dict(_elsewhere())
 
 
 def test_every_setting_is_shown() -> None:
-    """Whoever adds a setting shows what it changes."""
     # A part of a composed scope has the settings of the whole one, and so has who authorizes.
     shared = {"scope.compose.jwt.": "scope.jwt.", "scope.compose.client_certificate": "scope.client_certificate"}
     shared |= dict.fromkeys(("scope.compose.forward_auth.", "authorize.forward_auth."), "scope.forward_auth.")
@@ -716,7 +714,6 @@ def test_every_setting_is_shown() -> None:
 
 
 def test_what_is_shown_elsewhere_is_there() -> None:
-    """The test that is named for a setting exists."""
     texts = {
         file: (ROOT / file).read_text("utf-8") for file, _, _ in (each.partition("::") for each in ELSEWHERE.values())
     }
@@ -734,7 +731,6 @@ def test_what_is_shown_elsewhere_is_there() -> None:
     ],
 )
 async def test_a_setting_changes_what_is_seen(path: str, value: object, seen: object, tmp_path: Path) -> None:
-    """With this value a whole gateway does this."""
     show, _ = SHOWN[path]
     assert await show(Place(tmp_path), value) == seen
 

@@ -98,10 +98,8 @@ def report(text: str | bytes, environ: Mapping[str, str] | None = None) -> list[
 
 
 def mistakes(text: str) -> list[str]:
-    """The same without the places in the text."""
     return [line.partition(": ")[2] for line in report(text)]
 
 
 def read(text: str, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration of a file without mistakes."""
     return parse(text, file="f", environ=environ)

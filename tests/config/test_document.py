@@ -211,7 +211,6 @@ def test_secrets_stay_secret(text: str) -> None:
 
 
 def test_repr_shows_no_secret() -> None:
-    """A configuration with passwords prints without them."""
     urls = f"'postgresql://u:{SECRET}@h/d', fast: 'redis://:{SECRET}@h'"
     config = read(with_secrets(SECRET).replace(SQLITE, urls) + "service: a\n")
     assert isinstance(config.store.fast, RedisUrl)
@@ -222,7 +221,6 @@ def test_repr_shows_no_secret() -> None:
 @settings(max_examples=250)
 @given(st.binary(max_size=60) | st.text("ab:{}[],&*!|>'\"%@`#-? \n\t$\\<~0\x00é", max_size=40))
 def test_any_text_or_bytes_are_a_report(text: str | bytes) -> None:
-    """Whatever stands in a file, the answer is a report with places in the file."""
     with pytest.raises(ConfigError) as caught:
         parse(text)
     lines = text.count(b"\n" if isinstance(text, bytes) else "\n") + 2

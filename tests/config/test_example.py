@@ -80,7 +80,6 @@ def written_keys(tree: object, path: str = "") -> Iterator[str]:
 
 
 def test_example_is_complete() -> None:
-    """Every key that the program knows is in the example."""
     written = set(written_keys(yaml.load(COMPLETE, yaml.BaseLoader)))
     # What a route may change of the upstream and of the delivery is written once, at the top.
     known = {key for key, _ in settings_of(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
@@ -146,7 +145,6 @@ def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> Non
 
 
 def test_schema_is_published() -> None:
-    """The published schema is the one of the models, as `make docs` writes it."""
     assert (PUBLISHED / "gateway.schema.json").read_text() == schema_text()
 
 

@@ -705,7 +705,6 @@ gateway.internal:80 => http://gateway.internal
 
 @pytest.mark.parametrize(("listen", "url"), rows(LOOPS, {}))
 def test_an_upstream_that_is_the_gateway_itself(listen: str, url: str) -> None:
-    """An upstream at the address that the gateway listens on is refused."""
     text = written(f"^upstream: {{url: '{url}'}}", f"^listen: '{listen}'")
     assert mistakes(text) == [f"upstream.url: the gateway itself listens on {listen} {WORDS['LOOP']}"]
 

@@ -128,7 +128,6 @@ Written = list[tuple[str, str, str, dict[str, str]]]
 
 
 def routes_of(name: str) -> Written:
-    """Name, method, path and settings of each route of a description."""
     open_ = {"NO_SECURITY": NO_SECURITY, "TOKEN": TOKEN, "ACCEPT": ACCEPT}
     found: Written = []
     for row in re.sub(r"\n +", " ", ROUTES[name].strip()).split("\n"):

@@ -282,7 +282,6 @@ def test_durations_and_sizes(reads: Callable[[str], float | None], values: dict[
 
 @given(st.integers(min_value=0, max_value=10**11), st.integers(min_value=0, max_value=10**12))
 def test_what_is_written_is_read_as_itself(milliseconds: int, size: int) -> None:
-    """A duration to the millisecond, a size to the byte."""
     if len(duration_text(milliseconds / 1000)) <= 12:
         assert round((duration_seconds(duration_text(milliseconds / 1000)) or 0) * 1000) == milliseconds
     assert size_bytes(size_text(size)) == size
@@ -290,7 +289,6 @@ def test_what_is_written_is_read_as_itself(milliseconds: int, size: int) -> None
 
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Whatever is written is a value of the grammar or none; nothing is guessed."""
     for value in (duration_seconds(text), size_bytes(text)):
         assert value is None or (text.isascii() and text[0].isdigit() and value >= 0)
 
@@ -299,7 +297,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def accepts(*keys: str, base: str = ACCEPTING) -> AcceptPolicy:
-    """What the first route accepts."""
     config = parse(written(*keys, base=base))
     policy = accept_policy(config, config.routes[0])
     assert policy is not None
@@ -379,7 +376,6 @@ def test_preset_and_secret_are_enough(preset: str) -> None:
 
 
 def test_secrets_while_they_change() -> None:
-    """Several secrets, some of which end."""
     secrets = f"[{{id: new, key: {WHSEC}}}, {{id: old, key: {'whpk_' + KEY!r}, until: 2026-12-01T01:00:00+01:00}}]"
     inbox = f"inbox: {{preset: standard_webhooks, secrets: {secrets}}}"
     assert [(each.id, each.algorithm, each.until) for each in compiled(inbox).secrets] == [
@@ -478,7 +474,6 @@ def test_what_check_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_setting_reaches_its_sink() -> None:
-    """As the parts of a gateway are built from the file."""
     ledger = LEDGER.replace("}]", ", until: 2030-01-01T00:00:00Z}], format: standard").replace("https", "http")
     feed = FEED.replace(" stream:", " fsync: true, window: 2h, max_length: 9, stream:")
     old = FEED.replace("feed,", "old,").replace(" stream:", " max_age: 3h, stream:")

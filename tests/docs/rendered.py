@@ -41,7 +41,6 @@ def rendered(**values: Any) -> dict[str, dict[str, Any]]:
 
 
 def kustomized() -> dict[str, dict[str, Any]]:
-    """The objects of kustomize's edge, with the labels that it adds."""
     kinds = deploying.manifests("edge")
     (labels,) = deploying.kustomization(deploying.DIRECTORIES["edge"])["labels"]
     for document in kinds.values():
@@ -75,7 +74,6 @@ def test_helm_and_kustomize_make_the_same_objects() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_the_objects(version: str) -> None:
-    """Every object has the fields of its schema and no others."""
     objects = [*rendered().values(), *kustomized().values(), *deploying.manifests("sidecar").values()]
     for document in objects:
         whole = {"apiVersion": "v1"} | document
@@ -225,7 +223,6 @@ def test_labels_and_annotations_are_on_every_object() -> None:
 
 
 def test_a_value_for_each_field_of_a_pod() -> None:
-    """What is given arrives where Kubernetes looks for it."""
     as_given: dict[str, Any] = {
         "affinity": {"nodeAffinity": {}},
         "imagePullSecrets": [{"name": "registry"}],

@@ -19,14 +19,12 @@ COMPONENTS: dict[str, Any] = OPENAPI["components"]
 
 
 def test_the_files_are_as_they_are_made() -> None:
-    """All of them, and no page of a problem that there is not."""
     for path, text in generated().items():
         assert path.read_text("utf-8") == text, f"{path.name}: make docs"
     assert {path.stem for path in (API / "problems").iterdir()} == {verdict.value for verdict in CASES}
 
 
 def test_every_reference_leads_somewhere() -> None:
-    """Within the file."""
     references = re.findall(r"#/components/(\w+)/(\w+)", (API / "openapi.yaml").read_text("utf-8"))
     assert references
     assert [pair for pair in references if pair[1] not in COMPONENTS[pair[0]]] == []

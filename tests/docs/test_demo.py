@@ -40,7 +40,6 @@ TRAFFIC = set(
 
 
 async def charged(port: int) -> int:
-    """How many charges the ledger of the service has."""
     return len((await http.request(port, "GET", "/v1/charges")).json()["data"])
 
 
@@ -67,7 +66,6 @@ def bearer(token: str) -> tuple[str, str]:
 
 
 def test_the_story_comes_out_as_told() -> None:
-    """Every scene of the story is played against the real gateway and ends well."""
     said = run_program("demo", "--story")
     assert len(re.findall(r"^\d\. ", said, re.MULTILINE)) == 6
     assert said.rstrip().endswith("The ledger shows 5.")
@@ -172,7 +170,6 @@ def test_a_wrong_command_line_is_explained(arguments: str, said: str, capsys: py
 
 
 async def test_the_service_charges_nothing_that_it_refuses() -> None:
-    """A refused request leaves the ledger empty."""
     async with CardService("127.0.0.1", 0) as service:
         for body, status in (
             (b'{"amount": 1200, "currency": "eur", "source": "tok_declined"}', 402),

@@ -54,14 +54,12 @@ def config_of(arguments: list[str]) -> PurePosixPath:
 
 
 def dockerfile() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, continued lines joined."""
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     whole = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in whole.splitlines() if line)]
 
 
 def final(instruction: str) -> str:
-    """The instruction's only argument in the stage that is shipped."""
     stages = [index for index, (word, _) in enumerate(dockerfile()) if word == "FROM"]
     (found,) = [rest for word, rest in dockerfile()[stages[-1] :] if word == instruction]
     return found
@@ -90,7 +88,6 @@ def test_the_image() -> None:
 
 
 def test_the_readme_of_the_chart_has_all_its_values_and_examples() -> None:
-    """Each value stands in its table once, and each example is named."""
     text = (CHART / "README.md").read_text()
     table = [line.split("|")[2] for line in text.partition("## Values")[2].splitlines() if line.startswith("| ")]
     values = read(CHART / "values.yaml")
@@ -302,7 +299,6 @@ def test_the_pod_is_as_its_configuration(name: str) -> None:
 
 @both
 def test_labels_select_the_pods_of_the_manifest(name: str) -> None:
-    """Every selector is the label of the pods."""
     kinds = manifests(name)
     specs = {kind: document["spec"] for kind, document in kinds.items() if "spec" in document}
     selectors = [workload(kinds)["selector"]["matchLabels"]]

@@ -54,7 +54,6 @@ class Shown:
 
 
 def masked(value: Any) -> Any:
-    """The value without what differs from run to run."""
     match value:
         case dict():
             return {name: "N" if name in COUNTS else masked(each) for name, each in value.items()}
@@ -67,14 +66,12 @@ def masked(value: Any) -> Any:
 
 
 def blocks_in(guide: str, language: str) -> list[str]:
-    """The blocks of a page in this language, in order."""
     found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
     assert found, guide
     return found
 
 
 def shown_in(guide: str) -> list[Shown]:
-    """The requests and responses in the `console` blocks of a page, in order."""
     return [_read(block) for block in blocks_in(guide, "console") if block.startswith("$ curl")]
 
 
@@ -118,7 +115,6 @@ async def compare(shown: Shown, port: int, *, in_part: bool = False) -> None:
 
 
 def _part_of(found: Any, shown: Any) -> Any:
-    """What is found of the members that are shown."""
     match found, shown:
         case dict(), dict():
             return {name: _part_of(found[name], each) for name, each in shown.items() if name in found}
@@ -129,7 +125,6 @@ def _part_of(found: Any, shown: Any) -> Any:
 
 
 async def test_readme(tmp_path: Path) -> None:
-    """A charge and its replay have the bytes that the README shows."""
     with DemoProcess(tmp_path) as demo:
         for each in shown_in("../README.md"):
             await compare(each, demo.port)
@@ -163,7 +158,6 @@ async def test_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def _ageless(output: str) -> list[str]:
-    """What a command prints, without what differs from run to run."""
     return [re.sub(r"\b\d+(?:ms|s) +", "N ", VARYING.sub("*", line)).rstrip() for line in output.splitlines()]
 
 
@@ -208,7 +202,6 @@ async def test_inbox(tmp_path: Path) -> None:
 
 
 async def test_events(tmp_path: Path) -> None:
-    """A payment, and the event about it."""
     async with running("events.md", tmp_path) as (gateway, upstream):
         upstream.on("/v1/payments", CREATED)
         (payment,) = shown_in("events.md")

@@ -21,7 +21,6 @@ _NAME = re.compile(r"`([a-z_]+)`")
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: str(package.relative_to(ROOT)))
 def test_every_module_is_on_the_map(package: Path) -> None:
-    """Whoever opens a package finds each of its modules named, and no other."""
     entrance = ast.parse((package / "__init__.py").read_text("utf-8"))
     named = set(_NAME.findall(ast.get_docstring(entrance) or ""))
     modules = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/*.py")}

@@ -51,7 +51,6 @@ LINKS = [(page, link) for page, text in TEXTS.items() for link in re.findall(r"\
 
 
 def blocks(language: str, text: str) -> list[str]:
-    """The fenced blocks of a language, in order."""
     found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
     return [re.sub(f"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
 
@@ -84,7 +83,6 @@ def test_a_page_can_be_read(page: Path) -> None:
 
 
 def test_every_generated_part_stands_somewhere() -> None:
-    """Each once."""
     assert sorted(name for page in PAGES for name in parts_of(TEXTS[page])) == sorted(PARTS)
 
 
@@ -100,7 +98,6 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def leads_on(page: Path, link: str) -> bool:
-    """Whether the file is there, and the heading in it."""
     path, _, heading = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     if not heading or not target.exists():
@@ -136,7 +133,6 @@ def configurations() -> Iterator[Any]:
 
 @pytest.mark.parametrize("text", list(configurations()))
 def test_every_configuration_passes_the_check(text: str) -> None:
-    """As it is written, or in its frame."""
     config.parse(text, environ={"HOME": "/home/you"}, stand_in=Placeholders())
 
 
@@ -147,7 +143,6 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
 
 
 def test_every_setting_is_in_the_reference() -> None:
-    """With a row in the table of its section."""
     text = TEXTS[DOCS / "reference" / "configuration.md"]
     names = [field.alias or name for _, model in sections() for name, field in model.model_fields.items()]
     assert [name for name in names if f"| `{name}` |" not in text] == []
@@ -189,7 +184,6 @@ def _row_settings(row: str) -> list[str]:
 
 
 def test_every_dotted_name_is_a_key_of_the_configuration() -> None:
-    """What begins like a section of the configuration is one of its keys."""
     names = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PROSE)) - {each.value for each in EventType}
     known = {
         name for name in names if _is_key(Config, name.partition(".")[0]) or _is_key(Route, name.partition(".")[0])
@@ -219,7 +213,6 @@ def command_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", [line for line in dict.fromkeys(command_lines()) if "COMMAND" not in line])
 def test_every_command_line_is_understood(line: str) -> None:
-    """The program's own parser takes it."""
     parser().parse_args(shlex.split(line.replace("OPERATION_ID", "6f1c1b0e-5f2a-8a3c-9d1e-2b7f0c4d5e6a")))
 
 
@@ -236,7 +229,6 @@ def test_every_target_and_variable_of_make_exists() -> None:
 
 
 async def test_every_metric_that_is_named_is_exposed() -> None:
-    """From the start."""
     body, _ = await Metrics(routes=["a"], has_fast_tier=True, version="1").render("text/plain")
     named = set(re.findall(r"(?<!schema\s)`(idempotency_[a-z_]+)[`{]", PROSE)) - {"idempotency_gateway"}
     assert len(named) > 40
@@ -244,7 +236,6 @@ async def test_every_metric_that_is_named_is_exposed() -> None:
 
 
 def test_every_verdict_is_explained() -> None:
-    """On the page of the verdicts."""
     text = TEXTS[DOCS / "reference" / "verdicts.md"]
     assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
 
@@ -317,5 +308,4 @@ def spoken(text: str) -> str:
     ids=lambda value: value[:40],
 )
 def test_the_numbers_are_the_defaults(sentence: str, value: str) -> None:
-    """A number in the text is the one in the program."""
     assert sentence.format(value) in " ".join(PROSE.split())

@@ -65,7 +65,6 @@ def test_every_invariant_has_a_test() -> None:
 
 
 def test_every_test_belongs_to_one_part() -> None:
-    """No file of tests is left out, and none runs twice."""
     named = [*[name for part in PARTS for name in part if name != SHARED], SHARED, *BESIDE]
     assert len(named) == len(set(named))
     places = [place for given in runner._places(PARTS) for place in given]

@@ -135,7 +135,6 @@ async def test_it_tells_callers_apart(name: str, tmp_path: Path, capsys: pytest.
 
 
 def test_the_page_names_every_recipe() -> None:
-    """And no other one."""
     linked = re.findall(r"\(\.\./\.\./config/examples/([a-z0-9-]+)\.yaml\)", PAGE)
     assert sorted(linked) == sorted(EXAMPLES)
 

@@ -15,13 +15,14 @@ from operator import add, eq, ge, gt, le, lt, mul, ne, sub
 from statistics import fmean
 from typing import Final
 
+Operator = Callable[[float, float], float]
 Aggregation = Callable[[Sequence[float]], float]
 AGGREGATIONS: Final[dict[str, Aggregation]] = {"sum": sum, "max": max, "min": min, "count": len, "avg": fmean}
 OF_COUNTERS: Final = frozenset(("rate", "increase"))
 _OF_ANYTHING: Final = frozenset(("absent", "histogram_quantile", "time"))
 _SETS: Final = frozenset(("and", "or", "unless"))
-_COMPARISONS: Final = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
-_ARITHMETIC: Final = {"+": add, "-": sub, "*": mul, "/": lambda a, b: a / b if b else float("nan")}
+_COMPARISONS: Final[dict[str, Operator]] = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
+_ARITHMETIC: Final[dict[str, Operator]] = {"+": add, "-": sub, "*": mul, "/": lambda a, b: a / b if b else float("nan")}
 # From the loosest to the tightest.
 _LEVELS: Final = (("or",), ("and", "unless"), tuple(_COMPARISONS), ("+", "-"), ("*", "/"))
 _TOKEN: Final = re.compile(
@@ -109,7 +110,7 @@ class _Parser:
     """One method for each form."""
 
     def __init__(self, expression: str) -> None:
-        self._tokens = [each.strip() for each in _TOKEN.findall(expression)]
+        self._tokens: list[str] = [each.strip() for each in _TOKEN.findall(expression)]
         if _TOKEN.sub("", expression).strip():
             raise PromqlError(f"not understood: {expression!r}")
 

@@ -57,12 +57,10 @@ class Scrape:
 
 
 async def scrape(metrics: Metrics) -> Scrape:
-    """What Prometheus gets now."""
     body, content_type = await metrics.render("")
     assert content_type.startswith("text/plain")
     return Scrape(body.decode())
 
 
 def publish(metrics: Metrics, fact: Fact) -> None:
-    """Have it counted."""
     Events(count=metrics.counting).publish(fact)

@@ -153,7 +153,6 @@ def test_every_alert_has_a_firing_and_a_quiet_case_and_an_entry_in_the_runbook()
 def test_a_command_of_the_runbook_is_one_of_the_program(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every command parses, and its options go together."""
     monkeypatch.chdir(tmp_path)
     Path("response.txt").write_bytes(CREATED)
     chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)[1:]])
@@ -245,12 +244,10 @@ def test_what_must_be_watched_is_watched() -> None:
     ],
 )
 def test_a_wrong_expression_is_noticed(expression: str, fault: str, fresh: Scrape) -> None:
-    """The check finds what it is there to find."""
     assert fault in faults(expression, fresh)
 
 
 def test_what_is_no_expression_is_refused() -> None:
-    """A slip of the pen does not pass for something else."""
     for slip in ("sum(x > 0", "sum by (route (x)) > 0", "increse(x[5m]) > 0", "x{route=} > 0", "x[5] > 0", "x >"):
         with pytest.raises(PromqlError):
             selectors(slip)

@@ -76,7 +76,6 @@ async def exported(tmp_path: Path) -> dict[str, tuple[str, set[str]]]:
 
 
 def family_of(metric: str, exported: dict[str, tuple[str, set[str]]]) -> str:
-    """The family that a series belongs to."""
     for suffix in ("", "_total", "_bucket", "_count", "_sum", "_info"):
         if metric.endswith(suffix) and metric.removesuffix(suffix) in exported:
             return metric.removesuffix(suffix)

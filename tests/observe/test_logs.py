@@ -171,7 +171,6 @@ def test_the_configuration_says_which_requests_get_a_line(
 
 
 def test_the_level_holds_for_facts(paper: Paper) -> None:
-    """Facts below the level are not written."""
     observer = paper.logs(level="warning", requests="all")
     for fact in (ANSWERED, PASSED, UP, CLAIMED):
         observer(fact)
@@ -324,7 +323,6 @@ def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper) -> None:
 
 
 def test_closing_gives_the_loggers_back(paper: Paper) -> None:
-    """After the end the loggers are as before the beginning."""
     root, ours = logging.getLogger(), logging.getLogger("gateway")
     before = (list(root.handlers), root.level, ours.level)
     Logs(level="error", fd=paper.fd).close()

@@ -134,7 +134,6 @@ CHANGES: dict[str, tuple[facts.Fact, str]] = {
 
 @pytest.mark.parametrize(("fact", "changes"), CHANGES.values(), ids=CHANGES)
 async def test_a_fact_changes_its_numbers_and_no_others(metrics: Metrics, fact: facts.Fact, changes: str) -> None:
-    """Each fact is counted under its own names, once."""
     before = await scrape(metrics)
     publish(metrics, fact)
     rows = (change.replace("PAY", PAY).replace("ORDER", ORDER).rpartition("=") for change in changes.split())
@@ -368,7 +367,6 @@ async def test_a_gauge_is_there_while_it_is_0_in_every_worker() -> None:
 
 
 async def test_processes_are_added_up() -> None:
-    """Memory and processor time are those of all processes."""
     merged = Metrics([], has_fast_tier=False, version="1")
     alone = (await merged.render("text/plain"))[0].decode()
     both = (await merged.render("text/plain", lambda: ([], [os.getpid(), 2**22 + 1])))[0].decode()

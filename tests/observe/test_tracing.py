@@ -78,7 +78,6 @@ async def traced(
 
 
 def about(span: Span) -> dict[str, Any]:
-    """The attributes of a span."""
     return {each.key: getattr(each.value, str(each.value.WhichOneof("value"))) for each in span.attributes}
 
 
@@ -322,7 +321,6 @@ async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector,
 
 
 async def test_a_delivery_links_to_the_accepted_request(collector: Collector, tmp_path: Path) -> None:
-    """In a trace of its own."""
     traces = {"endpoint": collector.endpoint, "sample": 1.0}
     async with house(sqlite_store(tmp_path), tmp_path, **accepting(delivers=True, traces=traces)) as running:
         running.upstream.on("/charges", Answer(201))

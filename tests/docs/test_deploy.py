@@ -19,6 +19,7 @@ import yaml
 from gateway import EXIT_WRONG, __version__, config
 from gateway.config import Config, Placeholders
 from gateway.config.leaf import PostgresUrl, RedisUrl, duration_seconds
+from gateway.config.models import Status
 from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from gateway.options import CONFIG_PATH, parser
@@ -463,6 +464,8 @@ def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
         (scrape,) = whole["scrape_configs"]
         assert (scrape["job_name"], scrape["metrics_path"]) == (JOB, METRICS_PATH)
         assert whole["rule_files"] == ["../alerts.yml"]
+        targets = [each["targets"] for each in scrape.get("static_configs", ())]
+        assert targets in ([], [[str(Status().listen)]])
         relabels = scrape.get("relabel_configs", ())
         assert "job" not in {each.get("target_label") for each in relabels}
     (keep,) = (each for each in relabels if each.get("action") == "keep")

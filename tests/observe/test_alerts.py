@@ -19,11 +19,9 @@ import yaml
 
 from gateway.admin.commands import job_of
 from gateway.config import Config
-from gateway.config.models import Status
 from gateway.observe.facts import BreakerChanged
 from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
-from gateway.observe.status import METRICS_PATH
 from gateway.options import OPERATORS, parser
 from tests.admin.shell import CREATED
 from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
@@ -146,20 +144,6 @@ def test_every_alert_has_a_firing_and_a_quiet_case_and_an_entry_in_the_runbook()
         assert set(re.findall(r"\]\(#(\w+)\)", entry)) <= {name.lower() for name in names}
 
 
-@pytest.mark.parametrize(
-    "command",
-    sorted({" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway\s[^`]+)`", RUNBOOK.read_text())}),
-)
-def test_a_command_of_the_runbook_is_one_of_the_program(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("response.txt").write_bytes(CREATED)
-    chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)[1:]])
-    if chosen.command in OPERATORS:
-        job_of(chosen)
-
-
 LABEL = "app.kubernetes.io/name=idempotency-gateway"
 # Of kubectl: what follows the verb, with its options.
 LOOKS = {
@@ -172,9 +156,16 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.partition("\n")[0])
-def test_an_entry_of_the_runbook_can_be_followed_in_kubernetes(entry: str) -> None:
-    """Each command of the entry in a pod, with a name for the audit and files by way of its input; and what kubectl
-    itself is asked is there: labels of the pods, and lines that the gateway logs."""
+def test_an_entry_of_the_runbook_can_be_followed(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are the program's, with options that go together. In Kubernetes each is one in a pod, with a name
+    for the audit and files by way of its input; and what kubectl itself is asked is there: labels of the pods, and
+    lines that the gateway logs."""
+    monkeypatch.chdir(tmp_path)
+    Path("response.txt").write_bytes(CREATED)
+    for command in re.findall(r"`idempotency-gateway\s([^`]+)`", entry):
+        chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)])
+        if chosen.command in OPERATORS:
+            job_of(chosen)
     text, _, block = entry.partition("- **In Kubernetes.**\n\n  ```sh\n")
     commands = [line.strip() for line in block.partition("  ```")[0].splitlines()]
     assert commands
@@ -251,10 +242,3 @@ def test_what_is_no_expression_is_refused() -> None:
     for slip in ("sum(x > 0", "sum by (route (x)) > 0", "increse(x[5m]) > 0", "x{route=} > 0", "x[5] > 0", "x >"):
         with pytest.raises(PromqlError):
             selectors(slip)
-
-
-def test_the_scrape_file_asks_where_the_status_port_is_by_default() -> None:
-    """Address, path, and the file of rules are those that exist."""
-    assert JOB["static_configs"][0]["targets"] == [str(Status().listen)]
-    assert JOB["metrics_path"] == METRICS_PATH
-    assert [(DEPLOY / "prometheus" / name).is_file() for name in SCRAPING["rule_files"]] == [True]

@@ -1,4 +1,4 @@
-"""A gateway that comes and goes: what its start leaves when it fails, and the order of its stop."""
+"""A gateway that comes and goes: what its start leaves when it fails, the order of its stop, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from gateway.app.worker import serve
 from gateway.config import Config, parse
 from gateway.store.base import StartRefused
 from gateway.store.postgres.store import PostgresStore
+from gateway.upkeep.duty import LOOK_SECONDS, Duty
+from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.house import config_text, house
+from tests.support.house import House, config_text, house, sqlite_store
 from tests.support.upstream import Answer
 
 
@@ -39,12 +41,8 @@ def open_files(directory: Path) -> list[str]:
     return [target for target in found if target.startswith(str(directory))]
 
 
-def sqlite(directory: Path) -> dict[str, Any]:
-    return {"durable": f"sqlite://{directory}/operations.db"}
-
-
 def configured(directory: Path, store: dict[str, Any] | None = None, **changes: Any) -> Config:
-    return parse(config_text("http://127.0.0.1:9", store or sqlite(directory), directory, **changes))
+    return parse(config_text("http://127.0.0.1:9", store or sqlite_store(directory), directory, **changes))
 
 
 def test_the_name_of_its_directory_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +148,7 @@ async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: 
     """A request that nothing protects has as long to end as one that is recorded."""
     monkeypatch.setattr(composition, "_EDGE_GRACE_SECONDS", 0.0)
     hold = asyncio.Event()
-    async with house(sqlite(tmp_path), tmp_path) as home:
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
         home.upstream.on("/reports", Answer(hold=hold, body=b"whole"))
         task = asyncio.create_task(http.request(home.port, "GET", "/reports", [], b""))
         await home.upstream.wait_for_requests(1)
@@ -161,3 +159,41 @@ async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: 
         hold.set()
         assert (await task).body == b"whole"
         assert await stopping == EXIT_OK
+
+
+async def owned(running: House) -> dict[str, float]:
+    told = Scrape((await running.status("/metrics")).body.decode())
+    return {duty: told.value("idempotency_store_upkeep_owner", duty=duty.value) for duty in Duty}
+
+
+async def test_a_gateway_alone_has_all_turns(tmp_path: Path) -> None:
+    """And does nothing for all once it has none."""
+    async with house(sqlite_store(tmp_path), tmp_path) as running:
+
+        async def sweeps() -> float:
+            told = Scrape((await running.status("/metrics")).body.decode())
+            return told.value("idempotency_sweep_duration_seconds_count")
+
+        parts = running.gateway.parts
+        await eventually(lambda: parts.turns.has(Duty.SWEEP), what="it has its turns")
+        assert await owned(running) == dict.fromkeys(Duty, 1.0)
+        passes = parts._recovery._pass, parts._tally_taker._pass
+        assert [await run_pass() > LOOK_SECONDS for run_pass in passes] == [True] * 2
+        parts.turns.stop()
+        assert await owned(running) == dict.fromkeys(Duty, 0.0)
+        assert [await run_pass() for run_pass in passes] == [LOOK_SECONDS] * 2
+        swept = await sweeps()
+        await parts._sweeper.run_once()
+        assert await sweeps() == swept
+
+
+async def test_gateways_with_other_routes_have_other_turns(tmp_path: Path) -> None:
+    """Each recovers and counts what the other does not; they sweep the same records."""
+    probe = {"path": "/refunds/{operation_id}", "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}
+    refunds = {"name": "refunds", "recovery": {"probe": probe}, "match": {"path": "/refunds"}}
+    async with house(sqlite_store(tmp_path), tmp_path / "one") as one:
+        await eventually(lambda: one.gateway.parts.turns.has(Duty.SWEEP), what="it has its turns")
+        async with house(sqlite_store(tmp_path), tmp_path / "two", route=refunds) as two:
+            await eventually(lambda: two.gateway.parts.turns.has(Duty.RECOVERY), what="it has a turn of its own")
+            assert not two.gateway.parts.turns.has(Duty.SWEEP)
+            assert one.gateway.parts.turns.has(Duty.RECOVERY)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gateway.app.life import StartError, run
 from gateway.app.share import (
     Handed,
     Seating,
@@ -20,7 +19,6 @@ from gateway.app.share import (
     share_of,
     worker_count,
 )
-from gateway.app.supervisor import Channel
 from gateway.config import Config, parse
 from gateway.config.leaf import Address
 from gateway.http.server import ListenError
@@ -94,23 +92,6 @@ def test_limits_are_the_whole_gateways(tmp_path: Path) -> None:
     assert {part.limits.max_header_bytes for part in parts} == {whole.limits.max_header_bytes}
 
 
-def test_seats_share_an_address_that_nobody_else_can_take() -> None:
-    """Each worker has a socket; what listens there already is noticed, also another gateway of several workers."""
-    seats = bind_seats(Address("127.0.0.1", 0), 3)
-    try:
-        (port,) = {seat[0].getsockname()[1] for seat in seats.values()}
-        assert len(seats) == 3
-        seats[1][0].listen()
-        with pytest.raises(StartError, match="another program listens there already"):
-            bind_seats(Address("127.0.0.1", port), 2)
-        with pytest.raises(OSError, match="in use"):
-            socket.create_server(("127.0.0.1", port))
-    finally:
-        close_seats(seats)
-    with socket.create_server(("127.0.0.1", port)):
-        pass
-
-
 class HalfAnEdge:
     """On which the second of two sockets cannot be listened on, once; `listening` is what is listened on."""
 
@@ -146,18 +127,3 @@ async def test_half_a_seat_is_none() -> None:
     close_seats(handed.seats)
     with pytest.raises(ListenError, match="cannot listen on a seat"):
         await Seating(edge, handed).take((1,))
-
-
-def test_nothing_is_heard_of_an_end_that_is_gone() -> None:
-    """Whoever says something to it goes on, before and after the channel is closed."""
-
-    async def talk() -> None:
-        ours, theirs = socket.socketpair()
-        channel = await Channel.open(ours)
-        theirs.close()
-        assert await channel.receive() is None
-        channel.call("report")
-        await channel.close()
-        channel.call("report")
-
-    run(talk())

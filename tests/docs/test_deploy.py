@@ -388,22 +388,43 @@ def test_generated_files_are_as_they_are_made() -> None:
     """The rules of the operator are the alerts; the chart has the version, and the configuration of the edge."""
     for path, text in generated().items():
         assert path.read_text("utf-8") == text, f"{path.relative_to(ROOT)}: make docs"
-    alerts = read(ROOT / "deploy" / "alerts.yml")
-    rule = KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml"
-    assert read(rule)["spec"] == read(CHART / "files" / "alerts.yml")
-    assert read(rule)["spec"] == alerts
+    rule = read(KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml")
+    assert rule["spec"] == read(CHART / "files" / "alerts.yml") == yaml.safe_load(ALERTS)
     (generator,) = read(ROOT / "deploy" / "grafana" / "kustomization.yaml")["configMapGenerator"]
     assert generator["files"] == ["idempotency-gateway.json"]
     assert generator["options"] == {"disableNameSuffixHash": True, "labels": {"grafana_dashboard": "1"}}
-    chart, values = (read(CHART / name) for name in ("Chart.yaml", "values.yaml"))
+    chart = read(CHART / "Chart.yaml")
     assert chart["version"] == chart["appVersion"] == __version__
-    assert values["config"] == read(DIRECTORIES["edge"] / "gateway.yaml")
-    assert values["secretKeys"] == [each["name"] for each in containers(manifests("edge"))["gateway"]["env"]]
+    assert VALUES["config"] == read(DIRECTORIES["edge"] / "gateway.yaml")
+    assert VALUES["secretKeys"] == [each["name"] for each in containers(manifests("edge"))["gateway"]["env"]]
 
 
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 VALUES: dict[str, Any] = read(CHART / "values.yaml")
-each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+
+
+def test_the_schema_of_the_values_is_closed() -> None:
+    """A value that is misspelt is none of it; within them, `make test-deploy` shows what is refused."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == {*VALUES, "global"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_of_the_chart_has_what_its_configuration_reads(example: Path) -> None:
+    """`check` has no remark on it; each variable and each file comes from somewhere, and nothing else does."""
+    values = merged(VALUES, read(example))
+    assert values.keys() == VALUES.keys()
+    text = yaml.safe_dump(values["config"])
+    assert config.notices(config.parse(text, environ={}, stand_in=Placeholders())) == ()
+    assert bool(values["existingSecret"]) == bool(values["secretKeys"])
+    variables = {*values["secretKeys"], *(each["name"] for each in values["extraEnv"])}
+    assert variables == set(re.findall(r"\$\{(\w+)\}", text))
+    sources = {name: each for name, each in values.items() if isinstance(each, dict)}
+    files = {name for name, each in sources.items() if each.get("secretName") or each.get("configMapName")}
+    places = {f"/run/secrets/{re.sub('([A-Z])', lambda found: '-' + found[0].lower(), name)}" for name in files}
+    places |= {each["mountPath"] for each in values["extraVolumeMounts"]}
+    assert places == set(re.findall(r"/run/secrets/[a-z-]+(?=/)", text))
 
 
 def merged(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -417,44 +438,6 @@ def merged(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         else:
             whole[name] = value
     return whole
-
-
-def unknown(given: dict[str, Any], known: dict[str, Any], path: str = "") -> list[str]:
-    """The values that the chart does not have. What it has as an empty map is Kubernetes' own."""
-    found = []
-    for name, value in given.items():
-        if name not in known:
-            found.append(f"{path}{name}")
-        elif isinstance(value, dict) and isinstance(known[name], dict) and known[name]:
-            found += unknown(value, known[name], f"{path}{name}.")
-    return found
-
-
-@each_example
-def test_an_example_of_the_chart_has_what_its_configuration_reads(example: Path) -> None:
-    """`check` has no remark on it; each variable and each file comes from somewhere, and nothing else does."""
-    given = read(example)
-    assert unknown({name: each for name, each in given.items() if name != "config"}, VALUES) == []
-    values = merged(VALUES, given)
-    text = yaml.safe_dump(values["config"])
-    assert config.notices(config.parse(text, environ={}, stand_in=Placeholders())) == ()
-    assert bool(values["existingSecret"]) == bool(values["secretKeys"])
-    variables = {*values["secretKeys"], *(each["name"] for each in values["extraEnv"])}
-    assert variables == set(re.findall(r"\$\{(\w+)\}", text))
-    files = {name for name, each in values.items() if isinstance(each, dict) and any(each.get(k) for k in FILE_OF)}
-    places = {f"/run/secrets/{re.sub('([A-Z])', lambda found: '-' + found[0].lower(), name)}" for name in files}
-    places |= {each["mountPath"] for each in values["extraVolumeMounts"]}
-    assert places == set(re.findall(r"/run/secrets/[a-z-]+(?=/)", text))
-
-
-FILE_OF = ("secretName", "configMapName")
-
-
-def test_the_schema_of_the_values_is_closed() -> None:
-    """A value that is misspelt is none of it; within them, `make test-deploy` shows what is refused."""
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == {*VALUES, "global"}
 
 
 def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
@@ -516,21 +499,12 @@ def test_the_service_beside_the_gateway_outlives_it() -> None:
     assert stopping_seconds(asked) <= int(seconds) < grace
 
 
-def unit() -> dict[str, list[str]]:
-    """The settings of the unit, with every value of those that are repeated."""
-    settings: dict[str, list[str]] = {}
-    for line in (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text().splitlines():
-        name, is_setting, value = line.partition("=")
-        if is_setting and not line.startswith("#"):
-            settings.setdefault(name, []).append(value)
-    return settings
-
-
 def test_the_unit() -> None:
     """It runs, reloads and stops the program as that takes it, and tells how operators run commands beside it."""
-    settings = {name: values[-1] for name, values in unit().items()}
-    assert [len(unit()[name]) for name in ("ExecStart", "ExecReload")] == [1, 1]
-    assert "ExecStartPre" not in settings
+    text = (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text()
+    pairs = re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
+    settings = dict(pairs)
+    assert sorted(name for name, _ in pairs if name.startswith("Exec")) == ["ExecReload", "ExecStart"]
     program, *arguments = shlex.split(settings["ExecStart"])
     assert PurePosixPath(program).name == "idempotency-gateway"
     assert config_of(arguments) == CONFIG_PATH
@@ -542,7 +516,6 @@ def test_the_unit() -> None:
     assert PurePosixPath(file).parent == CONFIG_PATH.parent
     fixed = {"DynamicUser": "yes", "KillSignal": "SIGTERM", "Restart": "on-failure"}
     assert settings.items() >= {**fixed, "RestartPreventExitStatus": str(EXIT_WRONG)}.items()
-    text = (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text()
     comment = "\n".join(line.removeprefix("#") for line in text.partition("[Unit]")[0].splitlines())
     (line,) = re.findall(r"systemd-run (?:.*\\\n)*.*", comment)
     words = shlex.split(line)
@@ -567,9 +540,7 @@ def test_the_list_of_contents_has_what_the_image_has() -> None:
     bill = bill_of_materials((ROOT / "requirements.lock").read_text())
     found = {each["name"]: each["version"] for each in bill["components"]}
     locked = re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    assert {*found.items()} == {*locked} - {
-        (name, version) for name, version in locked if name in ("pip", "setuptools")
-    }
+    assert {*found.items()} == {(name, version) for name, version in locked if name not in ("pip", "setuptools")}
     (needs,) = bill["dependencies"]
     assert needs["dependsOn"] == [each["bom-ref"] for each in bill["components"]]
     assert needs["ref"] == bill["metadata"]["component"]["bom-ref"]

@@ -69,18 +69,25 @@ def test_example_with_alternatives() -> None:
     assert config.upstream.tls is not None
 
 
-def written_keys(tree: object, path: str = "") -> Iterator[str]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield f"{path}.{key}".removeprefix(".")
-            yield from written_keys(value, f"{path}.{key}")
-    elif isinstance(tree, list):
-        for item in tree:
-            yield from written_keys(item, path)
+# Mappings whose keys are the user's own: fields to send, places in a body.
+FREE = {"defaults", "headers", "where"}
+
+
+def keys_of_example(node: yaml.Node | None = None, path: str = "") -> Iterator[tuple[str, int, int]]:
+    """Every key of the complete example, as `routes.key.header`, with its line and column (from 0)."""
+    match node or yaml.compose(COMPLETE, yaml.BaseLoader):
+        case yaml.MappingNode(value=pairs):
+            for key, value in pairs:
+                here = f"{path}.{key.value}".removeprefix(".")
+                yield here, key.start_mark.line, key.start_mark.column
+                if not (key.value in FREE and isinstance(value, yaml.MappingNode)):
+                    yield from keys_of_example(value, here)
+        case yaml.SequenceNode(value=items):
+            for item in items:
+                yield from keys_of_example(item, path)
 
 
 def test_example_is_complete() -> None:
-    written = set(written_keys(yaml.load(COMPLETE, yaml.BaseLoader)))
     # What a route may change of the upstream and of the delivery is written once, at the top.
     known = {key for key, _ in settings_of(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
     # So are the forms of a scope, and an authorising service.
@@ -88,32 +95,7 @@ def test_example_is_complete() -> None:
     forms["admin.sign_in.jwt.keys."] = "routes.scope.jwt.keys."
     for place, elsewhere in forms.items():
         known = {elsewhere + key.removeprefix(place) if key.startswith(place) else key for key in known}
-    assert known - written == set()
-
-
-# Mappings whose keys are the user's own: fields to send, places in a body.
-FREE = {"defaults", "headers", "where"}
-
-
-def keys_of_example() -> dict[int, list[tuple[int, int, str]]]:
-    """Line, column (from 0) and text of every key of the complete example, by how deep it is nested."""
-    found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-
-    def walk(node: yaml.Node, depth: int) -> None:
-        match node:
-            case yaml.MappingNode():
-                for key, value in node.value:
-                    found[depth].append((key.start_mark.line, key.start_mark.column, key.value))
-                    if not (key.value in FREE and isinstance(value, yaml.MappingNode)):
-                        walk(value, depth + 1)
-            case yaml.SequenceNode():
-                for item in node.value:
-                    walk(item, depth + 1)
-
-    root = yaml.compose(COMPLETE, yaml.BaseLoader)
-    assert root is not None
-    walk(root, 0)
-    return found
+    assert known - {path for path, _, _ in keys_of_example()} == set()
 
 
 @pytest.mark.parametrize(
@@ -123,9 +105,11 @@ def keys_of_example() -> dict[int, list[tuple[int, int, str]]]:
 )
 def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> None:
     """Each key of the example, misspelt with all of its depth, is reported in its place with the right spelling."""
-    keys = keys_of_example()
-    assert sum(map(len, keys.values())) > 100
-    for level in keys.values():
+    depths: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for path, line, column in keys_of_example():
+        depths[path.count(".")].append((line, column, path.rpartition(".")[2]))
+    assert sum(map(len, depths.values())) > 100
+    for level in depths.values():
         lines = COMPLETE.splitlines(keepends=True)
         expected = []
         # From the right, so that what is still to be changed in a line stays where it is.

@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -67,21 +66,6 @@ def test_whose_journals_these_are(tmp_path: Path, service: str, url: str, is_sam
     assert (name_of(configured(tmp_path, {"durable": url}, service=service)) == name) is is_same
 
 
-@asynccontextmanager
-async def silent_server() -> AsyncIterator[tuple[int, asyncio.Task[tuple[socket.socket, Any]]]]:
-    """A port where connections are taken and nothing is ever said; the task ends with the first one."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        reached = asyncio.create_task(asyncio.get_running_loop().sock_accept(listener))
-        try:
-            yield listener.getsockname()[1], reached
-        finally:
-            reached.cancel()
-            await asyncio.wait((reached,))
-            if not reached.cancelled():
-                reached.result()[0].close()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_asked_to_stop_while_it_starts_and_when_it_serves(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -90,13 +74,15 @@ async def test_asked_to_stop_while_it_starts_and_when_it_serves(
     # By itself it would go on waiting for an hour.
     defaults = PostgresStore.__init__.__kwdefaults__ or {}
     monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", defaults | {"connect_seconds": 3600.0})
-    async with silent_server() as (port, reached):
-        store = {"durable": f"postgresql://gateway@127.0.0.1:{port}/gateway"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        store = {"durable": f"postgresql://gateway@127.0.0.1:{silent.getsockname()[1]}/gateway"}
         starting = asyncio.create_task(serve(configured(tmp_path, store)))
-        await asyncio.wait((reached,))
+        connection, _ = await asyncio.get_running_loop().sock_accept(silent)
         os.kill(os.getpid(), number)
         async with asyncio.timeout(30):
             assert await starting == EXIT_OK
+        connection.close()
     serving = asyncio.create_task(serve(configured(tmp_path)))
     await eventually(lambda: "serving on" in capfd.readouterr().err)
     os.kill(os.getpid(), number)

@@ -52,7 +52,6 @@ def statements() -> Any:
 
 @asynccontextmanager
 async def two_workers(directory: Path) -> AsyncIterator[tuple[Supervisor, list[Worker]]]:
-    """A supervisor and its workers, in this process."""
     config = parse(config_text("http://127.0.0.1:9", sqlite_store(directory), directory, workers=2))
     supervisor = Supervisor(config, 2)
     async with AsyncExitStack() as stack:
@@ -82,7 +81,6 @@ async def two_workers(directory: Path) -> AsyncIterator[tuple[Supervisor, list[W
 
 
 async def count(minute: int, *workers: Worker) -> None:
-    """What the workers do in a minute."""
     for worker in workers:
         for at_us in range(0, MINUTE_US, BUCKET_US):
             worker.current.activity.sample(BEGIN_US + minute * MINUTE_US + at_us)
@@ -110,9 +108,21 @@ async def test_one_statement_a_minute_for_all(tmp_path: Path, statements: Any) -
         assert await kept(workers[1], WEEK.row_us) == [(writer, 0) for writer in writers]
 
 
-async def test_the_worker_that_writes_is_killed(tmp_path: Path, statements: Any) -> None:
-    """Another one writes."""
+async def test_what_a_worker_does_not_write_is_written_later_or_by_another(
+    tmp_path: Path, statements: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker responds, and then one does: each asks for its earliest minute until it knows that it is kept. Where
+    the one that writes is killed, another one writes."""
     async with two_workers(tmp_path) as (supervisor, (one, other)):
+        with monkeypatch.context() as silent:
+            silent.setattr(WorkerProcess, "is_silent", True)
+            await count(0, one, other)
+        assert statements() == 0
+        await count(1, one, other)
+        await count(1, one, other)
+        assert statements() == 2
+        whole = [(writer, minute) for writer in sorted(map(writer_of, (one, other))) for minute in (0, 1)]
+        assert await kept(one) == whole
 
         async def die() -> bool:
             assert one._listening is not None
@@ -121,23 +131,7 @@ async def test_the_worker_that_writes_is_killed(tmp_path: Path, statements: Any)
             return True
 
         one.write_activity = lambda *_: asyncio.create_task(die())  # type: ignore[method-assign]
-        await count(0, other)
+        await count(2, other)
         assert [each.number for each in supervisor._serving()] == [2]
-        assert await kept(other) == [(writer_of(other), 0)]
-        assert statements() == 1
-
-
-async def test_what_no_worker_writes_is_written_later(
-    tmp_path: Path, statements: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No worker responds, and then one does: each asks for its earliest minute until it knows that it is kept."""
-    async with two_workers(tmp_path) as (_, workers):
-        with monkeypatch.context() as silent:
-            silent.setattr(WorkerProcess, "is_silent", True)
-            await count(0, *workers)
-        assert statements() == 0
-        await count(1, *workers)
-        await count(1, *workers)
-        assert statements() == 2
-        writers = sorted(map(writer_of, workers))
-        assert await kept(workers[0]) == [(writer, minute) for writer in writers for minute in (0, 1)]
+        assert await kept(other) == sorted([*whole, (writer_of(other), 2)])
+        assert statements() == 3

@@ -98,7 +98,6 @@ def _checked(config_file: Path) -> str:
 
 
 async def test_nothing_to_deliver(tmp_path: Path) -> None:
-    """Whoever starts it with the wrong configuration is told so."""
     delivering = GatewayProcess(
         configuration(tmp_path, "http://127.0.0.1:9", sqlite_store(tmp_path)), tmp_path, command="deliver"
     )

@@ -27,10 +27,6 @@ from tests.support.redis import Redis
 Reach = Callable[[], Awaitable[object]]
 
 
-def ignore(_: str) -> None:
-    """Warnings are no matter here."""
-
-
 async def publishing(sink: Sink) -> object:
     async with opened(sink):
         return await publish(sink, new_event())
@@ -48,12 +44,13 @@ async def starting(store: PostgresStore | RedisFastTier) -> object:
 
 def neighbours(host: str, postgres: int, redis: int) -> dict[str, Reach]:
     """Ways to reach each kind of neighbour under this name."""
+    warnings: list[str] = []
     return {
         "postgres": lambda: starting(PostgresStore(f"postgresql://gateway@{host}:{postgres}/postgres")),
         "redis": lambda: starting(RedisFastTier(f"redis://{host}:{redis}/0")),
         "sentinel": lambda: starting(RedisFastTier(f"redis+sentinel://{host}/mymaster/0")),
-        "redis-stream": lambda: publishing(RedisStreamSink(stream_at(f"redis://{host}:{redis}/0"), ignore)),
-        "nats": lambda: publishing(NatsSink(nats_at(f"nats://{host}:4222", "events", "events"), ignore)),
+        "redis-stream": lambda: publishing(RedisStreamSink(stream_at(f"redis://{host}:{redis}/0"), warnings.append)),
+        "nats": lambda: publishing(NatsSink(nats_at(f"nats://{host}:4222", "events", "events"), warnings.append)),
         "kafka": lambda: publishing(KafkaSink(kafka_at(f"{host}:9092", "events"))),
     }
 

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import reduce
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,15 @@ from tests.support.tls import Authority
 from tests.support.upstream import Answer, RecordingUpstream
 
 TOKEN = "t" * 20
-ASKED = b"GET /reports HTTP/1.1\r\nHost: gateway\r\n\r\n"
 ROOT = Path(__file__).parents[2]
+FULL = pytest.mark.full
 EACH_COUNT = pytest.mark.parametrize("workers", [1, 2], ids=["one-process", "two-workers"])
-# Of several workers the others show what is different about them.
+# The others show what is different about several workers, or about one process.
 ONE_PROCESS = pytest.mark.parametrize(
-    "workers", [pytest.param(1, id="one-process"), pytest.param(2, id="two-workers", marks=pytest.mark.full)]
+    "workers", [pytest.param(1, id="one-process"), pytest.param(2, id="two-workers", marks=FULL)]
+)
+TWO_WORKERS = pytest.mark.parametrize(
+    "workers", [pytest.param(1, id="one-process", marks=FULL), pytest.param(2, id="two-workers")]
 )
 
 
@@ -54,15 +58,25 @@ class Reloaded:
     gateway: GatewayProcess
     upstream: RecordingUpstream
 
-    def rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the file."""
+    def set(self, path: str, value: object) -> None:
+        """Change a setting in the file; None takes it out."""
         document = yaml.safe_load(self.gateway.config_file.read_text())
-        change(document)
+        *sections, name = path.split(".")
+        section = reduce(lambda inner, key: inner[int(key) if key.isdigit() else key], sections, document)
+        section[name] = value
+        if value is None:
+            del section[name]
         self.gateway.config_file.write_text(yaml.safe_dump(document, sort_keys=False))
 
-    async def reload(self) -> tuple[int, str]:
+    def add_route(self, name: str, path: str, **changes: Any) -> None:
+        routes = yaml.safe_load(self.gateway.config_file.read_text())["routes"]
+        self.set("routes", [*routes, ROUTE | {"name": name, "match": {"path": path}} | changes])
+
+    async def reload(self, *options: str, file: Path | None = None) -> tuple[int, str]:
         """Run the command; its exit code and its output."""
-        return await asyncio.to_thread(_reload, self.gateway.config_file)
+        words = ["reload", "--config", str(file or self.gateway.config_file), *options]
+        with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+            return await asyncio.to_thread(main, words), output.getvalue()
 
     async def applied(self, said: str = "") -> None:
         code, output = await self.reload()
@@ -73,7 +87,10 @@ class Reloaded:
         assert (code, said in output) == (1, True), output
 
     async def verdict(self, key: str, target: str = "/charges") -> str | None:
-        return (await self.send(key, target)).header("Idempotency-Status")
+        """None where nobody answers."""
+        with suppress(OSError, TimeoutError):
+            return (await self.send(key, target)).header("Idempotency-Status")
+        return None
 
     async def send(self, key: str, target: str = "/charges", **options: Any) -> http.Response:
         headers = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
@@ -83,20 +100,13 @@ class Reloaded:
         text = (await self.gateway.status("/metrics")).body.decode()
         return next(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
-    async def configuration(self) -> str | None:
+    async def part(self, name: str) -> Any:
         """What `/readyz` says of it."""
-        found: str | None = json.loads((await self.gateway.status("/readyz")).body)["parts"].get("configuration")
-        return found
-
-
-def _reload(config_file: Path, *options: str) -> tuple[int, str]:
-    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
-        return main(["reload", "--config", str(config_file), *options]), output.getvalue()
+        return json.loads((await self.gateway.status("/readyz")).body)["parts"].get(name)
 
 
 @asynccontextmanager
 async def stopped(directory: Path, workers: int, **changes: Any) -> AsyncIterator[Reloaded]:
-    """The program, not started yet."""
     async with RecordingUpstream() as upstream:
         config = {
             "service": "shop",
@@ -115,10 +125,6 @@ async def running(directory: Path, workers: int, **changes: Any) -> AsyncIterato
         yield it
 
 
-def timeouts(document: dict[str, Any]) -> None:
-    document["upstream"]["connect_timeout"] = "1s"
-
-
 @EACH_COUNT
 async def test_a_request_keeps_what_it_began_with(tmp_path: Path, workers: int) -> None:
     """One in flight ends by the old policy; those that begin afterwards get the new one in every worker."""
@@ -128,7 +134,7 @@ async def test_a_request_keeps_what_it_began_with(tmp_path: Path, workers: int) 
         first = asyncio.create_task(it.send("k1"))
         await it.upstream.wait_for_requests(1)
         # By the preset, a 418 is stored. From now on it frees the key.
-        it.rewrite(lambda document: document["routes"][0]["outcome"].update(retryable=[418]))
+        it.set("routes.0.outcome.retryable", [418])
         await it.applied("routes[charge].outcome.retryable")
         hold.set()
         assert (await first).header("Idempotency-Status") == "stored"
@@ -174,7 +180,7 @@ BAD_FILES: dict[str, tuple[int, str, Callable[[str], str]]] = {
 }
 
 
-@EACH_COUNT
+@TWO_WORKERS
 async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
     """As operators make them: the exit code says which kind, everybody is told, and the gateway serves on."""
     async with running(tmp_path, workers) as it:
@@ -186,7 +192,7 @@ async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
             found, output = await it.reload()
             assert (found, said in output) == (code, True), f"{what}: {found}, {output}"
             assert await it.metric("idempotency_config_last_reload_successful") == 0
-            assert str(await it.configuration()).startswith("refused since ")
+            assert str(await it.part("configuration")).startswith("refused since ")
         it.gateway.config_file.unlink()
         assert (await it.reload())[0] != 0
         assert await it.metric("idempotency_config_info") == before
@@ -194,41 +200,32 @@ async def test_bad_files_change_nothing(tmp_path: Path, workers: int) -> None:
         it.gateway.config_file.write_text(good)
         await it.applied()
         assert await it.metric("idempotency_config_last_reload_successful") == 1
-        assert await it.configuration() is None
+        assert await it.part("configuration") is None
 
 
-@EACH_COUNT
+@TWO_WORKERS
 async def test_a_port_that_is_taken(tmp_path: Path, workers: int) -> None:
     """It refuses a reload at any time, and what serves goes on, and can be reloaded."""
     async with running(tmp_path, workers) as it:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            status = {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
             for seconds in (1, 2):
                 good = it.gateway.config_file.read_text()
-                it.rewrite(lambda document: document.update(status=status))
+                it.set("status", {"listen": f"127.0.0.1:{taken.getsockname()[1]}"})
                 await it.refused("listens there already")
                 for number in range(6):
-                    assert await _verdict(it, f"{seconds}-{number}") == "stored"
+                    assert await it.verdict(f"{seconds}-{number}") == "stored"
                 it.gateway.config_file.write_text(good)
-                it.rewrite(lambda document, seconds=seconds: document["upstream"].update(connect_timeout=f"{seconds}s"))  # type: ignore[misc]
+                it.set("upstream.connect_timeout", f"{seconds}s")
                 await it.applied()
-
-
-async def _verdict(it: Reloaded, key: str) -> str | None:
-    """None where nobody answers."""
-    try:
-        return await it.verdict(key)
-    except (OSError, TimeoutError):
-        return None
 
 
 async def test_a_renamed_route_with_living_keys_is_refused(tmp_path: Path) -> None:
     """Under its old name as its operation it may be renamed, and its keys are found."""
     async with running(tmp_path, 1) as it:
         await it.send("k1")
-        it.rewrite(lambda document: document["routes"][0].update(name="payment"))
+        it.set("routes.0.name", "payment")
         await it.refused("charge")
-        it.rewrite(lambda document: document["routes"][0].update(operation="charge"))
+        it.set("routes.0.operation", "charge")
         await it.applied()
         assert await it.verdict("k1") == "replayed"
 
@@ -236,8 +233,12 @@ async def test_a_renamed_route_with_living_keys_is_refused(tmp_path: Path) -> No
 async def test_a_worker_that_dies_gets_what_is_in_force(tmp_path: Path) -> None:
     """Whatever the file says meanwhile, also where it dies during the reload."""
     async with running(tmp_path, 2) as it:
+
+        async def all_serve() -> bool:
+            return set((await it.part("workers")).values()) == {"serving"}
+
         it.upstream.on("/charges", Answer(418))
-        it.rewrite(lambda document: document["routes"][0]["outcome"].update(retryable=[418]))
+        it.set("routes.0.outcome.retryable", [418])
         reloading = asyncio.create_task(it.reload())
         for _ in range(2):
             workers = descendants(it.gateway.pid)
@@ -245,7 +246,7 @@ async def test_a_worker_that_dies_gets_what_is_in_force(tmp_path: Path) -> None:
             await eventually(lambda workers=workers: set(descendants(it.gateway.pid)) != set(workers))  # type: ignore[misc]
             assert (await reloading)[0] == 0
             it.gateway.config_file.write_text("nonsense: 1")
-            await eventually(lambda: _all_serve(it), 30.0)
+            await eventually(all_serve, 30.0)
         # So many that each of the workers gets some: one may have come in time for the reload, and the other not.
         for number in range(20):
             assert await it.verdict(f"k-{number}") != "stored"
@@ -257,55 +258,45 @@ async def test_one_worker_that_cannot_prepare_keeps_all(tmp_path: Path) -> None:
     tls = {"cert": str(certificate.cert), "key": str(certificate.key)}
     async with running(tmp_path, 2) as it:
         it.upstream.on("/charges", Answer(418))
-        address = f"127.0.0.1:{it.gateway.port}"
-
-        def change(document: dict[str, Any]) -> None:
-            document["routes"][0]["outcome"].update(retryable=[418])
-            document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
-            document["listen"] = {"address": address, "tls": tls}
-
         good = it.gateway.config_file.read_text()
-        it.rewrite(change)
+        it.set("routes.0.outcome.retryable", [418])
+        it.add_route("refund", "/refunds")
+        it.set("listen", {"address": f"127.0.0.1:{it.gateway.port}", "tls": tls})
         # One of them cannot open a file any more.
         poor = descendants(it.gateway.pid)[-1]
         limits = resource.prlimit(poor, resource.RLIMIT_NOFILE)
         resource.prlimit(poor, resource.RLIMIT_NOFILE, (3, limits[1]))
-        code, output = await it.reload()
+        await it.refused("Too many open files")
         resource.prlimit(poor, resource.RLIMIT_NOFILE, limits)
-        assert (code, "Too many open files" in output) == (1, True), output
         for number in range(6):
             assert await it.verdict(f"k-{number}") == "stored"
         # What was given up is not remembered: the same route may have another scope.
         it.gateway.config_file.write_text(good)
-        other = ROUTE | {"name": "refund", "match": {"path": "/refunds"}, "scope": "shared"}
-        it.rewrite(lambda document: document["routes"].append(other))
+        it.add_route("refund", "/refunds", scope="shared")
         await it.applied()
-
-
-async def _all_serve(it: Reloaded) -> bool:
-    parts = json.loads((await it.gateway.status("/readyz")).body)["parts"]
-    return set(parts["workers"].values()) == {"serving"}
 
 
 async def test_the_ways_to_ask_for_it(tmp_path: Path) -> None:
     """SIGHUP, and the admin port, which waits; a command without a gateway says that there is none."""
     port = free_port()
-    admin = {"listen": f"127.0.0.1:{port}", "token": TOKEN}
-    async with running(tmp_path, 2, admin=admin) as it:
-        it.rewrite(timeouts)
+
+    async def ask() -> tuple[int, dict[str, Any]]:
+        response = await http.request(port, "POST", "/config/reload", [("Authorization", f"Bearer {TOKEN}")], b"")
+        return response.status, response.json()
+
+    async with running(tmp_path, 2, admin={"listen": f"127.0.0.1:{port}", "token": TOKEN}) as it:
+        it.set("upstream.connect_timeout", "1s")
         os.kill(it.gateway.pid, signal.SIGHUP)
         await eventually(lambda: "reloaded: applied" in it.gateway.output(), 30.0)
-        authorized = [("Authorization", f"Bearer {TOKEN}")]
-        response = await http.request(port, "POST", "/config/reload", authorized, b"")
-        assert (response.status, json.loads(response.body)["result"]) == (200, "unchanged")
-        it.gateway.config_file.write_text(it.gateway.config_file.read_text() + "nonsense: 1\n")
-        response = await http.request(port, "POST", "/config/reload", authorized, b"")
-        assert (response.status, json.loads(response.body)["code"]) == (422, "reload-refused")
+        status, said = await ask()
+        assert (status, said["result"]) == (200, "unchanged")
+        it.set("nonsense", 1)
+        status, said = await ask()
+        assert (status, said["code"]) == (422, "reload-refused")
         assert (await it.reload())[0] == 2
         it.gateway.kill()
-        it.rewrite(lambda document: document.pop("nonsense"))
-        code, output = await it.reload()
-        assert (code, "no gateway could be reached" in output) == (1, True)
+        it.set("nonsense", None)
+        await it.refused("no gateway could be reached")
 
 
 async def test_a_file_that_the_gateway_does_not_read_is_refused(tmp_path: Path) -> None:
@@ -315,29 +306,38 @@ async def test_a_file_that_the_gateway_does_not_read_is_refused(tmp_path: Path) 
         other, link = tmp_path / "other.yaml", tmp_path / "link.yaml"
         other.write_text(own.read_text())
         link.symlink_to(own)
-        it.rewrite(timeouts)
-        code, output = await asyncio.to_thread(_reload, other)
+        it.set("upstream.connect_timeout", "1s")
+        code, output = await it.reload(file=other)
         assert (code, f"reads {own}, and not {other}" in output) == (1, True), output
         assert "reloaded" not in it.gateway.output()
-        code, output = await asyncio.to_thread(_reload, link)
+        code, output = await it.reload(file=link)
         assert (code, output.startswith("applied")) == (0, True), output
-        state_dir = yaml.safe_load(own.read_text())["state_dir"]
-        code, output = await asyncio.to_thread(_reload, other, "--state-dir", state_dir)
+        code, output = await it.reload("--state-dir", yaml.safe_load(own.read_text())["state_dir"], file=other)
         assert (code, output.startswith("unchanged")) == (0, True), output
 
 
 async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that sends none, or a long line, is closed; and an unexpected failure is reported, too."""
-    config = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path))
-    changed = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": 7}))
+    """It is taken before the gateway serves, and waits until then. A connection that sends none, or a long line, is
+    closed; and an unexpected failure is reported, too."""
+    config, changed = (
+        parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, limits={"max_in_flight": number}))
+        for number in (1, 7)
+    )
+    read = iter((config, changed))
 
     class Failing(Generations):
+        async def _begin(self) -> None:
+            self.report = asyncio.create_task(reload_gateways(config.state_dir))
+            await super()._begin()
+
         async def apply(self, _: Config) -> None:
             raise ZeroDivisionError
 
-    server = Failing(config, read=lambda: changed)
+    server = Failing(config, read=lambda: next(read))
     await server.start()
     try:
+        assert server.health.is_ready(requires_store=False)
+        assert [each.result for each in await server.report] == ["unchanged"]
         (place,) = (config.state_dir / "control").iterdir()
         # A socket's path is 107 bytes at most (unix(7)), which a directory of tests may exceed.
         monkeypatch.chdir(place.parent)
@@ -355,24 +355,6 @@ async def test_a_command_is_short_and_soon(tmp_path: Path, monkeypatch: pytest.M
         await server.stop()
 
 
-async def test_what_is_ready_can_be_reloaded(tmp_path: Path) -> None:
-    """It takes commands before it serves. One that comes so early waits until then."""
-    config = parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path))
-
-    class Asked(Generations):
-        async def _begin(self) -> None:
-            self.report = asyncio.create_task(reload_gateways(config.state_dir))
-            await super()._begin()
-
-    server = Asked(config, read=lambda: config)
-    await server.start()
-    try:
-        assert server.health.is_ready(requires_store=False)
-        assert [each.result for each in await server.report] == ["unchanged"]
-    finally:
-        await server.stop()
-
-
 @ONE_PROCESS
 async def test_an_encryption_key_is_rotated(tmp_path: Path, workers: int) -> None:
     """Without a restart: what was kept stays readable, the new key encrypts, and the old one can go when nothing needs
@@ -380,17 +362,13 @@ async def test_an_encryption_key_is_rotated(tmp_path: Path, workers: int) -> Non
     a, b = ({"id": name, "key": name * 64} for name in "ab")
     store = sqlite_store(tmp_path) | {"cache_max_age": "0s"}
     async with running(tmp_path, workers, store=store, secrets={"encryption": [a]}) as it:
-
-        def write(*keys: dict[str, str]) -> None:
-            it.rewrite(lambda document: document["secrets"].update(encryption=list(keys)))
-
         it.upstream.on("/charges", Answer(201, body=b"made"))
         assert await it.verdict("k1") == "stored"
-        write(b | {"id": "a"}, a | {"id": "old"})
+        it.set("secrets.encryption", [b | {"id": "a"}, a | {"id": "old"}])
         await it.refused("another key than it was")
-        write(b)
+        it.set("secrets.encryption", [b])
         await it.refused("1 records with key 'a'")
-        write(b, a)
+        it.set("secrets.encryption", [b, a])
         await it.applied()
         for number in range(6):
             assert await it.verdict(f"new-{number}") == "stored"
@@ -399,83 +377,88 @@ async def test_an_encryption_key_is_rotated(tmp_path: Path, workers: int) -> Non
         with redirect_stdout(StringIO()) as said:
             assert await asyncio.to_thread(main, ["rekey", "--config", str(it.gateway.config_file)]) == 0
         assert "records: encrypted 1 with key 'b'" in said.getvalue(), said.getvalue()
-        write(b)
+        it.set("secrets.encryption", [b])
         await it.applied()
         for key in ("k1", "new-0"):
             assert (await it.send(key)).body == b"made"
-        it.rewrite(lambda document: document.pop("secrets"))
+        it.set("secrets", None)
         await it.refused("with key 'b'")
 
 
 async def test_traces_are_turned_on_and_off(tmp_path: Path) -> None:
     """Spans go to the collector that is configured when their request ends, and their counts go on."""
     async with RecordingUpstream() as collector, running(tmp_path, 1) as it:
-        collector.on(None, Answer(200))
 
-        def to(path: str) -> Callable[[dict[str, Any]], object]:
-            traces = {"endpoint": f"{collector.url}{path}", "sample": 1.0}
-            return lambda document: document.update(traces=traces)
+        async def got(*targets: bytes) -> None:
+            await eventually(lambda: [request.target for request in collector.requests] == [*targets], 10.0)
 
-        it.rewrite(to("/one"))
+        async def has_exported() -> bool:
+            """Which is after the collector has answered."""
+            return await it.metric('idempotency_spans_total{result="exported"}') == 4
+
+        it.set("traces", {"endpoint": f"{collector.url}/one", "sample": 1.0})
         await it.applied()
         await it.send("k1")
-        await eventually(lambda: [request.target for request in collector.requests] == [b"/one"], 10.0)
-        it.rewrite(to("/two"))
-        it.rewrite(
-            lambda document: document["routes"].append(ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
-        )
+        await got(b"/one")
+        it.set("traces.endpoint", f"{collector.url}/two")
+        it.add_route("refund", "/refunds")
         await it.applied()
         await it.send("k2", "/refunds")
-        await eventually(lambda: [request.target for request in collector.requests] == [b"/one", b"/two"], 10.0)
+        await got(b"/one", b"/two")
         assert b"POST /refunds" in collector.requests[1].body
-        it.rewrite(lambda document: document.pop("traces"))
+        it.set("traces", None)
         await it.applied()
-        await eventually(lambda: _has_exported(it, 4))
+        await eventually(has_exported)
         await it.send("k3")
         assert not it.upstream.requests[-1].values("traceparent")
 
 
-@EACH_COUNT
+@ONE_PROCESS
 async def test_nearly_all_can_change(tmp_path: Path, workers: int) -> None:
     """The store, where the gateway keeps what is its own, and who can ask it what; and no counter falls."""
     admin_port, status_port, other_port = free_port(), free_port(), free_port()
     admin = {"listen": f"127.0.0.1:{admin_port}", "token": TOKEN}
-    steps: list[tuple[dict[str, Any], str]] = [
-        ({"store": sqlite_store(tmp_path) | {"lease": "20s"}}, "replayed"),
-        ({"delivery": {"breaker": {"failures": 9}}, "egress": {"allow": ["10.0.0.0/8"]}}, "replayed"),
-        ({"state_dir": str(tmp_path / "elsewhere")}, "replayed"),
-        ({"secrets": {"encryption": [{"id": "a", "key": "a" * 64}]}}, "replayed"),
-        ({"admin": admin}, "replayed"),
-        ({"admin": admin | {"listen": f"127.0.0.1:{other_port}"}}, "replayed"),
-        ({"admin": {}}, "replayed"),
-        ({"events": {"sinks": [{"name": "lines", "kind": "stdout"}]}}, "replayed"),
-        ({"status": {"listen": f"127.0.0.1:{status_port}"}}, "replayed"),
-        ({"store": {"durable": f"sqlite://{tmp_path}/other.db"}}, "store-amnesia"),
+    steps: list[tuple[str, Any]] = [
+        ("store.lease", "20s"),
+        ("delivery", {"breaker": {"failures": 9}}),
+        ("egress", {"allow": ["10.0.0.0/8"]}),
+        ("state_dir", str(tmp_path / "elsewhere")),
+        ("secrets", {"encryption": [{"id": "a", "key": "a" * 64}]}),
+        ("admin", admin),
+        ("admin", admin | {"listen": f"127.0.0.1:{other_port}"}),
+        ("admin", {}),
+        ("events", {"sinks": [{"name": "lines", "kind": "stdout"}]}),
+        ("status", {"listen": f"127.0.0.1:{status_port}"}),
+        ("store", {"durable": f"sqlite://{tmp_path}/other.db"}),
     ]
+
+    async def is_listening(port: int) -> bool:
+        with suppress(OSError):
+            return (await http.request(port, "GET", "/memory", [("Authorization", f"Bearer {TOKEN}")])).status == 200
+        return False
+
     async with running(tmp_path, workers) as it, http.Connection(it.gateway.port) as connection:
         it.upstream.on("/charges", Answer(201))
         assert await it.verdict("k1") == "stored"
-        counted = 1.0
-        for changed, verdict in steps:
+        for counted, (path, value) in enumerate(steps, start=2):
             state_dir = yaml.safe_load(it.gateway.config_file.read_text())["state_dir"]
-            it.rewrite(lambda document, changed=changed: document.update(changed))  # type: ignore[misc]
-            code, output = await asyncio.to_thread(_reload, it.gateway.config_file, "--state-dir", state_dir)
-            assert (code, output.startswith("applied")) == (0, True), f"{changed}: {output}"
-            if "status" in changed:
+            it.set(path, value)
+            code, output = await it.reload("--state-dir", state_dir)
+            assert (code, output.startswith("applied")) == (0, True), f"{path}: {output}"
+            if path == "status":
                 it.gateway.status_port = status_port
             headers = [JSON, ("Idempotency-Key", "k1"), ("X-Tenant", "t1")]
             await connection.send(http.request_bytes("POST", "/charges", headers, BODY))
-            found = await connection.read_response("POST")
-            assert found.header("Idempotency-Status") == verdict, changed
-            counted += 1
+            found = (await connection.read_response("POST")).header("Idempotency-Status")
+            assert found == ("store-amnesia" if path == "store" else "replayed"), path
             answered = [
                 await it.metric(f'idempotency_requests_total{{route="charge",verdict="{word}"}}')
                 for word in ("stored", "replayed", "store-amnesia")
             ]
-            assert sum(answered) == counted, changed
-            ports = [(await _status_of(port)) for port in (admin_port, other_port)]
-            listens = changed.get("admin", {}).get("listen", "")
-            assert [str(port) in listens for port in (admin_port, other_port)] == [status == 200 for status in ports]
+            assert sum(answered) == counted, path
+            listens = value.get("listen", "") if path == "admin" else ""
+            for port in (admin_port, other_port):
+                assert await is_listening(port) == (str(port) in listens)
 
 
 @ONE_PROCESS
@@ -490,29 +473,14 @@ async def test_what_is_earlier_is_bounded(tmp_path: Path, workers: int) -> None:
             # So many that each of the workers gets some.
             requests.append([asyncio.create_task(it.send(f"k{number}-{each}")) for each in range(8)])
             await it.upstream.wait_for_requests(8 * (number + 1))
-            it.rewrite(lambda document, number=number: document["upstream"].update(connect_timeout=f"{number + 1}s"))  # type: ignore[misc]
+            it.set("upstream.connect_timeout", f"{number + 1}s")
             await it.applied()
         oldest = [*requests[0], *requests[1]]
         await eventually(lambda: all(each.done() for each in oldest), 15.0, "those of the oldest have ended")
-        ended = await asyncio.gather(*oldest)
-        assert {each.header("Idempotency-Status") for each in ended} == {"in-doubt"}
         for hold in holds:
             hold.set()
-        stored = await asyncio.gather(*requests[2], *requests[3], *requests[4])
-        assert {each.header("Idempotency-Status") for each in stored} == {"stored"}
-
-
-async def _status_of(port: int) -> int | None:
-    """What the admin port says to who has its token; None where nobody listens."""
-    try:
-        return (await http.request(port, "GET", "/memory", [("Authorization", f"Bearer {TOKEN}")])).status
-    except OSError:
-        return None
-
-
-async def _has_exported(it: Reloaded, count: int) -> bool:
-    """Whether so many spans are counted, which is after the collector has answered."""
-    return await it.metric('idempotency_spans_total{result="exported"}') == count
+        for tasks, verdict in ((oldest, "in-doubt"), ([*requests[2], *requests[3], *requests[4]], "stored")):
+            assert {each.header("Idempotency-Status") for each in await asyncio.gather(*tasks)} == {verdict}
 
 
 @ONE_PROCESS
@@ -522,30 +490,27 @@ async def test_a_store_that_is_away(tmp_path: Path, workers: int, postgres_url: 
     async with Relay(parts.port or 5432) as relay:
         durable = postgres_url.replace(f":{parts.port}/", f":{relay.port}/")
         async with running(tmp_path, workers, store={"durable": durable}) as it:
+
+            async def is_applied() -> bool:
+                return (await it.reload())[0] == 0
+
+            async def is_back() -> bool:
+                """Each connection to the store comes back by itself."""
+                found = [await it.verdict("k2", "/new"), await it.verdict("k1")]
+                assert set(found) <= {"stored", "replayed", "store-unavailable"}
+                return found == ["replayed", "replayed"]
+
             await it.send("k1")
             relay.refuse()
             relay.cut()
-            it.rewrite(timeouts)
+            it.set("upstream.connect_timeout", "1s")
             await it.applied()
-            it.rewrite(lambda document: document["routes"].append(ROUTE | {"name": "new", "match": {"path": "/new"}}))
+            it.add_route("new", "/new")
             await it.refused("the store has to be asked")
             assert await it.verdict("k2", "/new") is None
             await relay.listen()
-            await eventually(lambda: _is_applied(it), 30.0)
-            # Each connection to the store comes back by itself.
-            await eventually(lambda: _gets(it, "k2", "/new", "stored"), 30.0)
-            await eventually(lambda: _gets(it, "k1", "/charges", "replayed"), 30.0)
-
-
-async def _gets(it: Reloaded, key: str, target: str, verdict: str) -> bool:
-    """Whether it gets this verdict; before that the store may not be there."""
-    found = await it.verdict(key, target)
-    assert found in (verdict, "store-unavailable")
-    return found == verdict
-
-
-async def _is_applied(it: Reloaded) -> bool:
-    return (await it.reload())[0] == 0
+            await eventually(is_applied, 30.0)
+            await eventually(is_back, 30.0)
 
 
 @ONE_PROCESS
@@ -587,7 +552,7 @@ async def test_a_reload_that_is_wanted_during_the_start(tmp_path: Path) -> None:
         it.gateway.launch()
         try:
             await eventually(lambda: _listens(it.gateway.status_port), 30.0)
-            it.rewrite(timeouts)
+            it.set("upstream.connect_timeout", "1s")
             os.kill(it.gateway.pid, signal.SIGHUP)
             await eventually(lambda: "upstream.connect_timeout" in it.gateway.output(), 30.0)
             await it.gateway.wait_ready()
@@ -621,65 +586,59 @@ async def test_files_are_looked_at(tmp_path: Path, workers: int, monkeypatch: py
     """Without a command: the authorities of callers and of the upstream, and the certificate with its key, each by
     itself; a pair that does not match waits; links that move, as Kubernetes has them, are followed."""
     monkeypatch.setattr("gateway.app.reload._LOOK_SECONDS", 0.1)
-    secrets, old, new = (tmp_path / name for name in ("secrets", "old", "new"))
-    authorities, issued = {}, {}
-    for directory in (old, new):
+    secrets, in_place, old, new = (tmp_path / name for name in ("secrets", "in-place", "old", "new"))
+    for directory in (in_place, old, new):
         directory.mkdir()
-        authorities[directory] = Authority(directory)
-        issued[directory] = authorities[directory].issue(), authorities[directory].issue_to(common_name="me")
+    authorities = {each: Authority(each) for each in (old, new)}
+    servers = {each: authority.issue() for each, authority in authorities.items()}
+    clients = {each: authority.issue_to(common_name="me") for each, authority in authorities.items()}
     secrets.symlink_to(old)
-    in_place = tmp_path / "in-place"
-    in_place.mkdir()
 
-    def replace_files(source: Path, *names: str) -> None:
-        for name in names:
-            written = in_place / f"{name}.new"
-            written.write_bytes((source / name).read_bytes())
-            written.replace(in_place / name)
+    def replace_file(source: Path, name: str) -> None:
+        written = in_place / f"{name}.new"
+        written.write_bytes((source / name).read_bytes())
+        written.replace(in_place / name)
 
-    replace_files(old, "ca.pem", "localhost.pem", "localhost.key")
-    service = issued[old][0].server_context()
-    port = free_port()
+    tls = {"cert": "localhost.pem", "key": "localhost.key", "client_ca": "ca.pem"}
+    for name in tls.values():
+        replace_file(old, name)
+    port, service = free_port(), servers[old].server_context()
+    listen: dict[str, Any] = {"address": f"127.0.0.1:{port}", "tls": {"client_certificate": "required"}}
+    listen["tls"] |= {setting: str(in_place / name) for setting, name in tls.items()}
+    own = {"tls": {"ca": str(secrets / "ca.pem")}, "keepalive": "0s"}
+
+    async def become(server_of: Path, client_of: Path, status: int | None) -> None:
+        """A client that trusts the one, and has a certificate of the other, gets this status, or is not served."""
+        context = authorities[server_of].client_context(clients[client_of])
+
+        async def seen() -> int | None:
+            with suppress(OSError):
+                return (await http.request(port, "GET", "/reports", tls=context)).status
+            return None
+
+        async def has_become() -> bool:
+            """It may be another worker each time."""
+            return [await seen() for _ in range(4)] == [status] * 4
+
+        await eventually(has_become, 10.0)
+
     async with RecordingUpstream(tls=service) as upstream:
-        tls = {"cert": in_place / "localhost.pem", "key": in_place / "localhost.key", "client_ca": in_place / "ca.pem"}
-        listen = {"address": f"127.0.0.1:{port}", "tls": {name: str(path) for name, path in tls.items()}}
-        listen["tls"]["client_certificate"] = "required"  # type: ignore[index]
-        upstream_tls = {"tls": {"ca": str(secrets / "ca.pem")}, "keepalive": "0s"}
-        text = config_text(
-            upstream.url, sqlite_store(tmp_path), tmp_path, listen=listen, upstream=upstream_tls, workers=workers
-        )
-        config = parse(text)
+        changes = {"listen": listen, "upstream": own, "workers": workers}
+        config = parse(config_text(upstream.url, sqlite_store(tmp_path), tmp_path, **changes))
         read = lambda: config  # noqa: E731
         server = Generations(config, read=read) if workers == 1 else Supervisor(config, workers, read=read)
         await server.start()
-
-        async def seen(server_of: Path, client_of: Path) -> int | None:
-            """The status that a client gets that trusts the one, and has a certificate of the other."""
-            context = authorities[server_of].client_context(issued[client_of][1])
-            try:
-                return (await http.request(port, "GET", "/reports", tls=context)).status
-            except OSError:
-                return None
-
-        async def become(server_of: Path, client_of: Path, status: int | None) -> None:
-            """It may be another worker each time."""
-
-            async def has_become() -> bool:
-                return [await seen(server_of, client_of) for _ in range(4)] == [status] * 4
-
-            await eventually(has_become, 10.0)
-
         try:
             await become(old, old, 200)
-            replace_files(new, "ca.pem")
+            replace_file(new, "ca.pem")
             await become(old, new, 200)
             await become(old, old, None)
-            replace_files(new, "localhost.pem")
+            replace_file(new, "localhost.pem")
             await become(old, new, 200)
-            replace_files(new, "localhost.key")
+            replace_file(new, "localhost.key")
             await become(new, new, 200)
             await become(old, new, None)
-            service.load_cert_chain(issued[new][0].cert, issued[new][0].key)
+            service.load_cert_chain(servers[new].cert, servers[new].key)
             await become(new, new, 502)
             moved = tmp_path / "moved"
             moved.symlink_to(new)
@@ -701,8 +660,7 @@ async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
     cert.write_bytes(first.cert.read_bytes())
     key.write_bytes(first.key.read_bytes())
     async with running(tmp_path, workers) as it:
-        listen = {"address": f"127.0.0.1:{it.gateway.port}", "tls": {"cert": str(cert), "key": str(key)}}
-        it.rewrite(lambda document: document.update(listen=listen))
+        it.set("listen", {"address": f"127.0.0.1:{it.gateway.port}", "tls": {"cert": str(cert), "key": str(key)}})
         await it.applied()
         async with http.Connection(it.gateway.port, tls=one.client_context()) as connection:
             cert.write_bytes(second.cert.read_bytes())
@@ -713,12 +671,11 @@ async def test_a_certificate_is_rotated(tmp_path: Path, workers: int) -> None:
             served = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", it.gateway.port))
             assert served == second.cert.read_text(), "not the new one"
             assert (await it.send("k2", tls=other.client_context())).status < 500
-            await connection.send(ASKED)
+            await connection.send(b"GET /reports HTTP/1.1\r\nHost: gateway\r\n\r\n")
             assert (await connection.read_response("GET")).status == 200
         assert await it.metric("idempotency_tls_certificate_expiry_timestamp_seconds") > 0
 
 
 def test_the_guide_names_what_needs_a_restart() -> None:
-    """What is refused, and the list in the guide."""
     text = (ROOT / "docs" / "reload.md").read_text().partition("## What needs a restart")[2].partition("##")[0]
     assert tuple(re.findall(r"`([a-z_.]+)`", text.partition("All else")[0])) == NEEDS_RESTART

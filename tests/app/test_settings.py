@@ -6,25 +6,27 @@ setting of the configuration that is in neither fails here.
 
 from __future__ import annotations
 
-import ast
 import asyncio
+import dataclasses
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, closing, suppress
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
 
 from gateway.app.life import StartError
 from gateway.app.parts import Environment
 from gateway.config import Config
 from gateway.core.operation import MICROSECONDS, Snapshot, State
 from gateway.store.operations import Query
+from tests.app.test_gateway import open_files
+from tests.config.support import models_in, settings_of
 from tests.support import http
 from tests.support.accepting import ASYNC, accepting
 from tests.support.clocks import Clocks
@@ -36,33 +38,46 @@ from tests.support.upstream import Answer, RecordingUpstream
 ROOT = Path(__file__).parents[2]
 # Longer than a machine that is busy needs, and far shorter than what is waited for where it is to be seen.
 MOMENT_SECONDS = 1.5
-AT_ONCE: dict[str, Any] = {"in_flight": {"wait": "0s"}}
-FORTY_BYTES = "x" * 40
 
 
 @dataclass
 class Place:
-    """An empty directory, and the clocks of whatever runs in it."""
+    """An empty directory, the clocks of whatever runs in it, and the settings of the gateways there."""
 
     directory: Path
-    clocks: Clocks
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clocks = Clocks(self.directory)
+
+    def _merged(self, changes: dict[str, Any]) -> dict[str, Any]:
+        whole = merged(self.changes, changes)
+        if "route" in whole:
+            whole["route"] = merged(ROUTE, whole["route"])
+        return {"surround": self.clocks.surround} | whole
 
     def house(self, **changes: Any) -> AbstractAsyncContextManager[House]:
-        """A gateway on these clocks."""
-        options = {"surround": self.clocks.surround} | changes
-        return house(sqlite_store(self.directory), self.directory, **options)
+        """A gateway on these clocks, with these changes beside the settings of the place."""
+        return house(sqlite_store(self.directory), self.directory, **self._merged(changes))
 
     def later(self, upstream: RecordingUpstream, **changes: Any) -> AbstractAsyncContextManager[House]:
         """Another gateway on the same data, on this host."""
-        options = {"surround": self.clocks.surround} | changes
-        return neighbour(sqlite_store(self.directory), self.directory, upstream, **options)
+        return neighbour(sqlite_store(self.directory), self.directory, upstream, **self._merged(changes))
+
+
+def merged(one: Any, other: Any) -> Any:
+    """The other one, with what it leaves out as it is in the one."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return other
+    return one | {name: merged(one.get(name), value) for name, value in other.items()}
 
 
 Show = Callable[[Place, Any], Awaitable[object]]
+Scene = Callable[[House, Place], Awaitable[object]]
 SHOWN: dict[str, tuple[Show, tuple[tuple[Any, object], ...]]] = {}
 
 
-def shows(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
+def shows_alone(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
     """The function gives what is seen with a value of this setting; each pair is a value and what it must give."""
     assert len({repr(seen) for _, seen in pairs}) > 1, f"nothing is seen to change by {path}"
 
@@ -74,168 +89,158 @@ def shows(path: str, *pairs: tuple[Any, object]) -> Callable[[Show], Show]:
     return decorate
 
 
+def shows(path: str, *pairs: tuple[Any, object], **beside: Any) -> Callable[[Scene], Scene]:
+    """The same of a function that is given a gateway with the value in its place, and these changes beside it."""
+    keys = path.replace("routes.", "route.").split(".")
+
+    def decorate(scene: Scene) -> Scene:
+        @shows_alone(path, *pairs)
+        async def show(place: Place, value: Any) -> object:
+            setting = reduce(lambda inner, key: {key: inner}, reversed(keys), value)
+            place.changes = merged(beside, setting)
+            async with place.house() as home:
+                return await scene(home, place)
+
+        return scene
+
+    return decorate
+
+
 async def is_over(task: asyncio.Task[Any]) -> bool:
-    """Whether it ends in a moment."""
     done, _ = await asyncio.wait((task,), timeout=MOMENT_SECONDS)
     return bool(done)
 
 
-async def _verdict(place: Place, changes: dict[str, Any], *sent: Any, **options: Any) -> str | None:
-    """What one request gets of a gateway with these settings."""
-    async with place.house(**changes) as home:
-        return status_of(await home.send(*sent, **options))[1]
+@shows("routes.scope.from", ("any", "stored"), (["127.0.0.0/8"], "stored"), (["10.0.0.0/8"], "scope-missing"))
+@shows("routes.key.format", ("any", "stored"), ("uuid", "key-invalid"))
+async def verdict(home: House, _: Place, **options: Any) -> str | None:
+    return status_of(await home.send(**options))[1]
+
+
+@shows("routes.key.required", (True, "key-missing"), (False, "unkeyed"))
+async def verdict_without_a_key(home: House, place: Place) -> object:
+    return await verdict(home, place, key=None)
+
+
+@shows_alone("routes.scope.compose.from", ("any", "stored"), (["10.0.0.0/8"], "scope-missing"))
+async def verdict_of_a_composed_scope(place: Place, networks: object) -> object:
+    scope = [{"header": "X-Tenant", "from": networks}, {"api_key": "X-Api-Key"}]
+    async with house(sqlite_store(place.directory), place.directory, route={"scope": {"compose": scope}}) as home:
+        return await verdict(home, place, headers=[("X-Api-Key", "s3cret")])
 
 
 # -- the stores ------------------------------------------------------------------------------------------------------
 
 
-@shows("store.lease", ("10s", "in-doubt"), ("60s", "in-flight"))
+@shows_alone("store.lease", ("10s", "in-doubt"), ("60s", "in-flight"))
 async def of_a_gateway_that_stands_still(place: Place, lease: str) -> object:
-    store = {"lease": lease, "journal_grace": "1h"}
+    changes: Any = {"store": {"lease": lease, "journal_grace": "1h"}, "route": {"in_flight": {"wait": "0s"}}}
+    store, clocks = sqlite_store(place.directory), place.clocks
     async with (
-        place.house(surround=place.clocks.frozen, store=store) as owner,
-        neighbour(
-            sqlite_store(place.directory), place.directory / "n", owner.upstream,
-            surround=place.clocks.surround, store=store, route=AT_ONCE,
-        ) as other,
-    ):  # fmt: skip
+        house(store, place.directory, surround=clocks.frozen, **changes) as owner,
+        neighbour(store, place.directory / "n", owner.upstream, surround=clocks.surround, **changes) as other,
+    ):
         task, hold = await owner.begin()
-        place.clocks.pass_time(20, other)
-        verdict = status_of(await other.send())[1]
+        clocks.pass_time(20, other)
+        found = status_of(await other.send())[1]
         hold.set()
         await task
-        return verdict
+        return found
 
 
-shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))(
-    lambda p, v: _so_long_after_a_loss(p, 120, store={"amnesia_window": v})
-)
+@shows("store.amnesia_window", ("1m", "stored"), ("1h", "store-amnesia"))
+async def so_long_after_a_loss(home: House, place: Place, seconds: float = 120) -> object:
+    assert status_of(await home.send("before"))[1] == "stored"
+    await home.gateway.stop()
+    for file in (place.directory / "store").iterdir():
+        file.unlink()
+    async with place.later(home.upstream) as later:
+        assert status_of(await later.send())[1] == "store-amnesia"
+        place.clocks.pass_time(seconds, later)
+        return status_of(await later.send())[1]
 
 
-async def _so_long_after_a_loss(place: Place, seconds: float, **changes: Any) -> str | None:
-    async with place.house(**changes) as home:
-        assert status_of(await home.send("before"))[1] == "stored"
-        await home.gateway.stop()
-        for file in (place.directory / "store").iterdir():
-            file.unlink()
-        async with place.later(home.upstream, **changes) as later:
-            assert status_of(await later.send())[1] == "store-amnesia"
-            place.clocks.pass_time(seconds, later)
-            return status_of(await later.send())[1]
-
-
-shows("store.cache_max_age", ("10s", 0), ("1m", 1), ("0s", 0))(
-    lambda p, v: _answered_from_memory(p, 20, cache_max_age=v)
-)
-shows("store.cache_bytes", ("0", 0), ("64MiB", 1))(lambda p, v: _answered_from_memory(p, 0, cache_bytes=v))
-
-
-async def _answered_from_memory(place: Place, seconds: float, **store: str) -> int:
-    async with place.house(store=store) as home:
-        await home.send()
-        place.clocks.pass_time(seconds, home)
-        assert status_of(await home.send())[1] == "replayed"
-        return home.gateway._store.stats.cache_hits
+@shows("store.cache_max_age", ("10s", 0), ("1m", 1), ("0s", 0))
+@shows("store.cache_bytes", ("0", 0), ("64MiB", 1))
+async def answered_from_memory(home: House, place: Place) -> object:
+    await home.send()
+    place.clocks.pass_time(20, home)
+    assert status_of(await home.send())[1] == "replayed"
+    return home.gateway._store.stats.cache_hits
 
 
 @shows("store.clear_keys", (True, "k1"), (False, None))
-async def key_of_the_record(place: Place, is_clear: bool) -> object:
-    async with place.house(store={"clear_keys": is_clear}) as home:
-        await home.send("k1")
-        (operation,) = home.upstream.requests[-1].values("Idempotency-Operation")
-        record = (await home.gateway._store.read(UUID(operation.decode()))).record
-        assert record is not None
-        key = record.identity.key
-        return key.decode() if isinstance(key, bytes) else key
+async def key_of_the_record(home: House, _: Place) -> object:
+    await home.send("k1")
+    (operation,) = home.upstream.requests[-1].values("Idempotency-Operation")
+    record = (await home.gateway._store.read(UUID(operation.decode()))).record
+    assert record is not None
+    key = record.identity.key
+    return key.decode() if isinstance(key, bytes) else key
 
 
-# -- limits and the end ----------------------------------------------------------------------------------------------
+# -- limits, the end, and hops ---------------------------------------------------------------------------------------
 
 
 @shows("limits.max_header_bytes", ("1KiB", 431), ("64KiB", 200))
-async def with_a_long_field(place: Place, size: str) -> object:
-    async with place.house(limits={"max_header_bytes": size}) as home:
-        return (await home.send(headers=[("X-Long", "x" * 2000)])).status
+async def with_a_long_field(home: House, _: Place) -> object:
+    return (await home.send(headers=[("X-Long", "x" * 2000)])).status
 
 
-@shows("shutdown.delay", ("0s", None), ("30s", 200))
-async def while_it_is_stopping(place: Place, delay: str) -> object:
-    async with place.house(shutdown={"delay": delay, "drain_timeout": "1s"}) as home:
-        stopping = asyncio.create_task(home.gateway.stop())
-        await eventually(lambda: home.gateway.health.draining)
-        await asyncio.wait((stopping,), timeout=0.2)
-        try:
-            status = (await home.send()).status
-        except OSError:
-            status = None
-        home.gateway.skip_delay()
-        await stopping
-        return status
+@shows("shutdown.delay", ("0s", None), ("30s", 200), shutdown={"drain_timeout": "1s"})
+async def while_it_is_stopping(home: House, _: Place) -> object:
+    stopping = asyncio.create_task(home.gateway.stop())
+    await eventually(lambda: home.gateway.health.draining)
+    await asyncio.wait((stopping,), timeout=0.2)
+    try:
+        status = (await home.send()).status
+    except OSError:
+        status = None
+    home.gateway.skip_delay()
+    await stopping
+    return status
 
 
-@shows("shutdown.drain_timeout", ("0s", "in-doubt"), ("30s", "stored"))
-async def of_what_is_in_flight_at_a_stop(place: Place, seconds: str) -> object:
-    async with place.house(shutdown={"delay": "0s", "drain_timeout": seconds}) as home:
-        task, hold = await home.begin()
-        stopping = asyncio.create_task(home.gateway.stop())
-        assert await is_over(stopping) == (seconds == "0s")
-        hold.set()
-        await stopping
-        return status_of(await task)[1]
-
-
-# -- callers and hops ------------------------------------------------------------------------------------------------
+@shows("shutdown.drain_timeout", ("0s", (True, "in-doubt")), ("30s", (False, "stored")), shutdown={"delay": "0s"})
+async def of_what_is_in_flight_at_a_stop(home: House, _: Place) -> object:
+    """Whether the stop is over at once, and what the request gets."""
+    task, hold = await home.begin()
+    stopping = asyncio.create_task(home.gateway.stop())
+    is_at_once = await is_over(stopping)
+    hold.set()
+    await stopping
+    return is_at_once, status_of(await task)[1]
 
 
 @shows("trusted_proxies", (["127.0.0.0/8"], b"192.0.2.9, 127.0.0.1"), (["10.0.0.0/8"], b"127.0.0.1"))
-async def forwarded_for(place: Place, networks: list[str]) -> object:
-    async with place.house(trusted_proxies=networks) as home:
-        await home.send(headers=[("X-Forwarded-For", "192.0.2.9")])
-        return b", ".join(home.upstream.requests[-1].values("X-Forwarded-For"))
+async def forwarded_for(home: House, _: Place) -> object:
+    await home.send(headers=[("X-Forwarded-For", "192.0.2.9")])
+    return b", ".join(home.upstream.requests[-1].values("X-Forwarded-For"))
 
 
-shows("routes.scope.from", ("any", "stored"), (["127.0.0.0/8"], "stored"), (["10.0.0.0/8"], "scope-missing"))(
-    lambda p, v: _verdict(p, {"route": {"scope": {"header": "X-Tenant", "from": v}}})
-)
-shows("routes.scope.compose.from", ("any", "stored"), (["10.0.0.0/8"], "scope-missing"))(
-    lambda p, v: _verdict(
-        p,
-        {"route": {"scope": {"compose": [{"header": "X-Tenant", "from": v}, {"api_key": "X-Api-Key"}]}}},
-        headers=[("X-Api-Key", "s3cret")],
-    )
-)
-shows("routes.key.required", (True, "key-missing"), (False, "unkeyed"))(
-    lambda p, v: _verdict(p, {"route": {"key": {"header": "Idempotency-Key", "required": v}}}, None)
-)
-shows("routes.key.format", ("any", "stored"), ("uuid", "key-invalid"))(
-    lambda p, v: _verdict(p, {"route": {"key": {"header": "Idempotency-Key", "required": True, "format": v}}}, "k1")
-)
+# -- sameness and duplicates -----------------------------------------------------------------------------------------
 
 
-# -- sameness --------------------------------------------------------------------------------------------------------
+def repeated_with(first: bytes, second: bytes, *headers: tuple[str, str]) -> Scene:
+    """What a key gets that comes again with another body, and these headers."""
 
-
-async def _repeated_with(place: Place, fingerprint: dict[str, Any], first: bytes, second: bytes, **options: Any) -> str:
-    async with place.house(route={"fingerprint": fingerprint}) as home:
+    async def scene(home: House, _: Place) -> object:
         await home.send(body=first)
-        return str(status_of(await home.send(body=second, **options))[1])
+        return status_of(await home.send(body=second, headers=headers))[1]
+
+    return scene
 
 
-shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))(
-    lambda p, v: _repeated_with(p, {"body": v}, b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
-)
-shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))(
-    lambda p, v: _repeated_with(p, {"ignore": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
-)
-shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))(
-    lambda p, v: _repeated_with(p, {"only": v}, b'{"a":1,"at":1}', b'{"a":1,"at":2}')
-)
-shows("routes.fingerprint.headers", ([], "replayed"), (["X-Account"], "key-reused"))(
-    lambda p, v: _repeated_with(p, {"headers": v}, b"{}", b"{}", headers=[("X-Account", "2")])
-)
+_SAME_JSON = repeated_with(b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
+_ANOTHER_TIME = repeated_with(b'{"a":1,"at":1}', b'{"a":1,"at":2}')
+_ANOTHER_ACCOUNT = repeated_with(b"{}", b"{}", ("X-Account", "2"))
+shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))(_SAME_JSON)
+shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))(_ANOTHER_TIME)
+shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))(_ANOTHER_TIME)
+shows("routes.fingerprint.headers", ([], "replayed"), (["X-Account"], "key-reused"))(_ANOTHER_ACCOUNT)
 
 
-@shows("routes.fingerprint.on_recipe_change", ("refuse", "key-reused"), ("accept", "replayed"))
+@shows_alone("routes.fingerprint.on_recipe_change", ("refuse", "key-reused"), ("accept", "replayed"))
 async def recorded_under_other_settings(place: Place, choice: str) -> object:
     async with place.house(route={"fingerprint": {"only": ["/amount"]}}) as home:
         await home.send()
@@ -244,131 +249,111 @@ async def recorded_under_other_settings(place: Place, choice: str) -> object:
             return status_of(await later.send(body=b'{"amount":1000,"currency":"usd"}'))[1]
 
 
-async def _under_another_key(place: Place, body: bytes = BODY, seconds: float = 0, **repeats: Any) -> str | None:
-    async with place.house(route={"repeats": {"action": "refuse"} | repeats}) as home:
-        await home.send("k1")
-        place.clocks.pass_time(seconds, home)
-        return status_of(await home.send("k2", body))[1]
+REFUSED = {"repeats": {"action": "refuse"}}
 
 
-shows("routes.repeats.action", ("count", "stored"), ("refuse", "likely-duplicate"))(
-    lambda p, v: _under_another_key(p, action=v)
-)
-shows("routes.repeats.by", ("fingerprint", "stored"), (["/amount"], "likely-duplicate"))(
-    lambda p, v: _under_another_key(p, BODY.replace(b"eur", b"usd"), by=v)
-)
-shows("routes.repeats.within", ("10s", "stored"), ("1h", "likely-duplicate"))(
-    lambda p, v: _under_another_key(p, seconds=60, within=v)
-)
+@shows("routes.repeats.action", ("count", "stored"), ("refuse", "likely-duplicate"))
+async def under_another_key(home: House, place: Place, body: bytes = BODY, seconds: float = 0) -> object:
+    await home.send("k1")
+    place.clocks.pass_time(seconds, home)
+    return status_of(await home.send("k2", body))[1]
 
 
-# -- duplicates ------------------------------------------------------------------------------------------------------
+@shows("routes.repeats.by", ("fingerprint", "stored"), (["/amount"], "likely-duplicate"), route=REFUSED)
+async def under_another_key_in_part(home: House, place: Place) -> object:
+    return await under_another_key(home, place, BODY.replace(b"eur", b"usd"))
 
 
-async def _duplicate(place: Place, in_flight: dict[str, Any], **options: Any) -> tuple[int, str | None]:
-    """What a duplicate gets: at once, or else after the first request has ended."""
-    async with place.house(route={"in_flight": in_flight}) as home:
-        first, hold = await home.begin()
-        second = asyncio.create_task(home.send(**options))
-        if not await is_over(second):
-            hold.set()
-        await second
+@shows("routes.repeats.within", ("10s", "stored"), ("1h", "likely-duplicate"), route=REFUSED)
+async def under_another_key_later(home: House, place: Place) -> object:
+    return await under_another_key(home, place, seconds=60)
+
+
+AT_ONCE = {"in_flight": {"wait": "0s"}}
+
+
+@shows("routes.in_flight.wait", ("0s", (409, "in-flight")), ("30s", (200, "replayed")))
+@shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")), route=AT_ONCE)
+async def duplicate(home: House, _: Place, **options: Any) -> object:
+    """What it gets: at once, or else after the first request has ended."""
+    first, hold = await home.begin()
+    second = asyncio.create_task(home.send(**options))
+    if not await is_over(second):
         hold.set()
-        await first
-        return status_of(await second)
+    await second
+    hold.set()
+    await first
+    return status_of(await second)
 
 
-shows("routes.in_flight.wait", ("0s", (409, "in-flight")), ("30s", (200, "replayed")))(
-    lambda p, v: _duplicate(p, {"wait": v})
-)
-shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, "replayed")))(
-    lambda p, v: _duplicate(p, {"wait": "0s", "max_wait": v}, headers=[("Prefer", "wait=20")])
-)
-shows("routes.in_flight.status", (409, (409, "in-flight")), (429, (429, "in-flight")))(
-    lambda p, v: _duplicate(p, {"wait": "0s", "status": v})
-)
+@shows("routes.in_flight.max_wait", ("100ms", (409, "in-flight")), ("30s", (200, "replayed")), route=AT_ONCE)
+async def duplicate_that_asks_to_wait(home: House, place: Place) -> object:
+    return await duplicate(home, place, headers=[("Prefer", "wait=20")])
 
 
 # -- outcomes and retention ------------------------------------------------------------------------------------------
 
 
-async def _answered(place: Place, status: int, **outcome: Any) -> str | None:
-    secrets = {"fingerprint_key": {"id": "k1", "key": FORTY_BYTES}}
-    route = {"outcome": {"preset": "standard"} | outcome}
-    async with place.house(route=route, secrets=secrets) as home:
+def answered(status: int) -> Scene:
+    """What a request gets whose service answers with this status."""
+
+    async def scene(home: House, _: Place) -> object:
         home.upstream.on("/charges", Answer(status))
         return status_of(await home.send())[1]
 
-
-shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "released"))(
-    lambda p, v: _answered(p, 422, preset=v)
-)
-shows("routes.outcome.final", ([], "released"), ([503], "stored"))(lambda p, v: _answered(p, 503, final=v))
-shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(lambda p, v: _answered(p, 404, retryable=v))
-shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(lambda p, v: _answered(p, 200, in_doubt=v))
+    return scene
 
 
-async def _fields_of_a_replay(place: Place, response: dict[str, Any]) -> dict[str, str | None]:
-    fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
-    async with place.house(route={"response": response}) as home:
+shows("routes.outcome.preset", ("standard", "stored"), ("success_only", "released"))(answered(422))
+shows("routes.outcome.final", ([], "released"), ([503], "stored"))(answered(503))
+shows("routes.outcome.retryable", ([], "stored"), ([404], "released"))(answered(404))
+shows("routes.outcome.in_doubt", ([], "stored"), (["2xx"], "in-doubt"))(answered(200))
+
+
+def replayed_with(name: str) -> Scene:
+    """What a replay has of this header of the response."""
+
+    async def scene(home: House, _: Place) -> object:
+        fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
         home.upstream.on("/charges", Answer(headers=fields))
         await home.send()
         again = await home.send()
         assert status_of(again)[1] == "replayed"
-        return {name: again.header(name) for name in ("X-Trace", "Set-Cookie")}
+        return again.header(name)
+
+    return scene
 
 
-@shows("routes.response.strip", ([], "1"), (["X-Trace"], None))
-async def replayed_with_a_field(place: Place, names: list[str]) -> object:
-    return (await _fields_of_a_replay(place, {"strip": names}))["X-Trace"]
+shows("routes.response.strip", ([], "1"), (["X-Trace"], None))(replayed_with("X-Trace"))
+shows("routes.response.keep", ([], None), (["Set-Cookie"], "a=b"))(replayed_with("Set-Cookie"))
 
 
-@shows("routes.response.keep", ([], None), (["Set-Cookie"], "a=b"))
-async def replayed_with_a_cookie(place: Place, names: list[str]) -> object:
-    return (await _fields_of_a_replay(place, {"keep": names}))["Set-Cookie"]
-
-
-async def _again_after(place: Place, seconds: float, **retention: Any) -> tuple[int, str | None]:
-    async with place.house(route={"retention": retention}) as home:
-        await home.send()
-        place.clocks.pass_time(seconds, home)
-        return status_of(await home.send())
-
-
-shows("routes.retention.replay", ("10s", (410, "key-expired")), ("1h", (200, "replayed")))(
-    lambda p, v: _again_after(p, 60, replay=v)
+@shows("routes.retention.replay", ("10s", (410, "key-expired")), ("1h", (200, "replayed")))
+@shows(
+    "routes.retention.remember",
+    ("30s", (200, "stored")),
+    ("1h", (410, "key-expired")),
+    route={"retention": {"replay": "10s"}},
 )
-shows("routes.retention.remember", ("30s", (200, "stored")), ("1h", (410, "key-expired")))(
-    lambda p, v: _again_after(p, 60, replay="10s", remember=v)
-)
+async def again_after_a_minute(home: House, place: Place) -> object:
+    await home.send()
+    place.clocks.pass_time(60, home)
+    return status_of(await home.send())
 
 
-# -- requests --------------------------------------------------------------------------------------------------------
+# -- requests and the service ----------------------------------------------------------------------------------------
 
 
 @shows("routes.body.spool_over", ("0", 1), ("1KiB", 0))
-async def files_open_for_a_body(place: Place, size: str) -> object:
-    async with place.house(route={"body": {"spool_over": size}}) as home:
-        task, hold = await home.begin()
-        spool = str(place.directory / "state" / "spool")
-        count = sum(target.startswith(spool) for target in _open_files())
-        hold.set()
-        await task
-        return count
+async def files_open_for_a_body(home: House, place: Place) -> object:
+    task, hold = await home.begin()
+    found = open_files(place.directory / "state" / "spool")
+    hold.set()
+    await task
+    return len(found)
 
 
-def _open_files() -> list[str]:
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            found.append(str(entry.readlink()))
-    return found
-
-
-# -- the service -----------------------------------------------------------------------------------------------------
-
-
-@shows("upstream.connect_timeout", ("200ms", True), ("30s", False))
+@shows_alone("upstream.connect_timeout", ("200ms", True), ("30s", False))
 async def refused_by_nobody(place: Place, seconds: str) -> object:
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
@@ -390,150 +375,133 @@ async def refused_by_nobody(place: Place, seconds: str) -> object:
 
 
 @shows("upstream.keepalive", ("0s", False), ("10s", True))
-async def sent_on_a_used_connection(place: Place, seconds: str) -> object:
-    async with place.house(upstream={"keepalive": seconds}) as home:
-        for number in range(60):
-            await home.send(f"k{number}")
-            (stats,) = home.gateway._upstreams.stats.values()
-            if stats.reused:
-                return True
-            await asyncio.sleep(MOMENT_SECONDS / 60)
-        return False
+async def sent_on_a_used_connection(home: House, _: Place) -> object:
+    for number in range(60):
+        await home.send(f"k{number}")
+        (stats,) = home.gateway._upstreams.stats.values()
+        if stats.reused:
+            return True
+        await asyncio.sleep(MOMENT_SECONDS / 60)
+    return False
 
 
 @shows("upstream.host", ("preserve", b"shop.example"), ("upstream", None), ("other.example", b"other.example"))
-async def host_that_the_service_gets(place: Place, host: str) -> object:
-    async with place.house(upstream={"host": host}) as home:
-        await home.send(headers=[("Host", "shop.example")])
-        (got,) = home.upstream.requests[-1].values("Host")
-        return None if got == f"127.0.0.1:{home.upstream.port}".encode() else got
+async def host_that_the_service_gets(home: House, _: Place) -> object:
+    await home.send(headers=[("Host", "shop.example")])
+    (got,) = home.upstream.requests[-1].values("Host")
+    return None if got == f"127.0.0.1:{home.upstream.port}".encode() else got
 
 
 @shows("upstream.key", ("original", "the caller's"), ("operation_id", "the operation's"), ("none", "none"))
-async def key_that_the_service_gets(place: Place, key: str) -> object:
-    async with place.house(upstream={"key": key}) as home:
-        await home.send("k1")
-        request = home.upstream.requests[-1]
-        keys = request.values("Idempotency-Key")
-        return {(): "none", (b"k1",): "the caller's"}.get(
-            tuple(keys), "the operation's" if keys == request.values("Idempotency-Operation") else "another"
-        )
+async def key_that_the_service_gets(home: House, _: Place) -> object:
+    await home.send("k1")
+    request = home.upstream.requests[-1]
+    keys = request.values("Idempotency-Key")
+    return {(): "none", (b"k1",): "the caller's"}.get(
+        tuple(keys), "the operation's" if keys == request.values("Idempotency-Operation") else "another"
+    )
 
 
 # -- what is accepted and delivered later ------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _accepted(place: Place, status: int, delivery: dict[str, Any]) -> AsyncIterator[House]:
-    """A gateway that has accepted a request, which its service answers with this status."""
-    changes = accepting(delivers=True) | {"delivery": delivery, "surround": lambda environment: environment}
-    async with place.house(**changes) as home:
-        home.upstream.on("/charges", Answer(status))
-        assert (await home.send(headers=[ASYNC])).status == 202
-        yield home
+async def accept(home: House, status: int = 200) -> None:
+    """Have a request accepted, which its service answers with this status."""
+    home.upstream.on("/charges", Answer(status))
+    assert (await home.send(headers=[ASYNC])).status == 202
 
 
-async def _sent_in_a_moment(home: House, count: int) -> int:
+DELIVERING: Final = accepting(delivers=True) | {"surround": lambda environment: environment}
+
+
+@shows("delivery.workers", (0, 0), (1, 1), **DELIVERING)
+async def sent_by_this_gateway(home: House, _: Place) -> object:
+    await accept(home)
     with suppress(AssertionError):
-        await home.upstream.wait_for_requests(count, MOMENT_SECONDS)
-    return min(len(home.upstream.requests), count)
+        await home.upstream.wait_for_requests(1, MOMENT_SECONDS)
+    return min(len(home.upstream.requests), 1)
 
 
-async def _after_an_attempt(home: House) -> Snapshot:
+@shows("delivery.schedule", (["1h"], 1), (["24h"], 24), **DELIVERING)
+async def hours_until_the_next_attempt(home: House, _: Place) -> object:
+    await accept(home, 503)
     await home.upstream.wait_for_requests(1)
-    undelivered = Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))
-    found: list[Snapshot] = []
 
-    async def is_over() -> bool:
-        found[:] = await home.gateway._store.cold.find(undelivered)
-        return bool(found)
+    async def attempted() -> list[Snapshot]:
+        return list(await home.gateway._store.cold.find(Query(frozenset((State.ACCEPTED, State.DEAD_LETTER)))))
 
-    await eventually(is_over, what="the attempt is over")
-    return found[0]
-
-
-@shows("delivery.workers", (0, 0), (1, 1))
-async def sent_by_this_gateway(place: Place, workers: int) -> object:
-    async with _accepted(place, 200, {"workers": workers}) as home:
-        return await _sent_in_a_moment(home, 1)
+    (snapshot,) = await eventually(attempted, what="the attempt is over")
+    assert snapshot.record is not None
+    assert snapshot.record.delivery is not None
+    # At least the second half of the pause.
+    pause_us = snapshot.record.delivery.next_attempt_us - snapshot.record.claimed_us
+    return 24 if pause_us > 2 * 3600 * MICROSECONDS else 1
 
 
-@shows("delivery.schedule", (["1h"], 1), (["24h"], 24))
-async def hours_until_the_next_attempt(place: Place, pauses: list[str]) -> object:
-    async with _accepted(place, 503, {"schedule": pauses}) as home:
-        snapshot = await _after_an_attempt(home)
-        assert snapshot.record is not None
-        assert snapshot.record.delivery is not None
-        # At least the second half of the pause.
-        pause_us = snapshot.record.delivery.next_attempt_us - snapshot.record.claimed_us
-        return 24 if pause_us > 2 * 3600 * MICROSECONDS else 1
+@shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"), **accepting())
+async def after_two_minutes(home: House, place: Place) -> object:
+    await accept(home)
+    place.clocks.pass_time(120, home)
+    (found,) = await home.gateway._store.cold.find(Query(frozenset(State)))
+    return str(found.state)
 
 
-@shows("delivery.deliver_within", ("1m", "dead_letter"), ("1h", "accepted"))
-async def after_two_minutes(place: Place, seconds: str) -> object:
-    async with place.house(**accepting() | {"delivery": {"workers": 0, "deliver_within": seconds}}) as home:
-        await home.send(headers=[ASYNC])
-        place.clocks.pass_time(120, home)
-        (found,) = await home.gateway._store.cold.find(Query(frozenset(State)))
-        return str(found.state)
-
-
-@shows("routes.accept.headers", ({}, [b"Bearer ours"]), ({"Authorization": "Bearer its"}, [b"Bearer its"]))
-async def credentials_of_a_delivery(place: Place, headers: dict[str, str]) -> object:
-    async with place.house(**accepting(delivers=True, accept={"headers": headers})) as home:
-        await home.send(headers=[("Prefer", "respond-async, wait=9"), ("Authorization", "Bearer ours")])
-        return home.upstream.requests[0].values("Authorization")
+@shows(
+    "routes.accept.headers",
+    ({}, [b"Bearer ours"]),
+    ({"Authorization": "Bearer its"}, [b"Bearer its"]),
+    **accepting(delivers=True),
+)
+async def credentials_of_a_delivery(home: House, _: Place) -> object:
+    await home.send(headers=[("Prefer", "respond-async, wait=9"), ("Authorization", "Bearer ours")])
+    return home.upstream.requests[0].values("Authorization")
 
 
 # -- answers of the gateway's own ------------------------------------------------------------------------------------
 
 
 @shows("routes.errors", ("problem", (422, "application/problem+json")), ("stripe", (400, "application/json")))
-async def refusal_of_another_request(place: Place, shape: str) -> object:
-    async with place.house(route={"errors": shape}) as home:
-        await home.send()
-        answer = await home.send(body=b"other")
-        return answer.status, str(answer.header("Content-Type")).partition(";")[0]
+async def refusal_of_another_request(home: House, _: Place) -> tuple[int, str]:
+    await home.send()
+    answer = await home.send(body=b"other")
+    return answer.status, str(answer.header("Content-Type")).partition(";")[0]
 
 
 @shows("routes.mismatch_status", (422, 422), (409, 409), (400, 400))
-async def status_of_another_request(place: Place, status: int) -> object:
-    async with place.house(route={"mismatch_status": status}) as home:
-        await home.send()
-        return (await home.send(body=b"other")).status
+async def status_of_another_request(home: House, place: Place) -> object:
+    return (await refusal_of_another_request(home, place))[0]
 
 
-@shows("routes.store_unavailable", ("refuse", "store-unavailable"), ("forward", "unprotected"))
+@shows_alone("routes.store_unavailable", ("refuse", "store-unavailable"), ("forward", "unprotected"))
 async def without_a_store(place: Place, choice: str) -> object:
     made: list[FaultyStore] = []
 
     def surround(environment: Environment) -> Environment:
         environment = place.clocks.surround(environment)
         made.append(FaultyStore(environment.durable))
-        return replace(environment, durable=made[0])
+        return dataclasses.replace(environment, durable=made[0])
 
     async with place.house(surround=surround, route={"store_unavailable": choice}) as home:
         made[0].break_("claim", "read", fault=refused())
-        return status_of(await home.send())[1]
+        return await verdict(home, place)
 
 
-@shows("routes.identity_change", ("refuse", False), ("accept", True))
+@shows_alone("routes.identity_change", ("refuse", False), ("accept", True))
 async def started_with_another_scope(place: Place, choice: str) -> object:
     async with place.house() as home:
         await home.send()
         await home.gateway.stop()
         route = {"scope": {"api_key": "X-Api-Key"}, "identity_change": choice}
         try:
-            async with place.later(home.upstream, route=route):
+            async with neighbour(sqlite_store(place.directory), place.directory, home.upstream, route=route):
                 return True
         except StartError:
             return False
 
 
-@shows("admin.token", (None, False), ("0123456789abcdef", True))
+@shows_alone("admin.token", (None, False), ("0123456789abcdef", True))
 async def operators_are_listened_to(place: Place, token: str | None) -> object:
-    admin = {"listen": "127.0.0.1:0"} | ({} if token is None else {"token": token})
-    async with place.house(admin=admin) as home:
+    async with place.house(admin={"listen": "127.0.0.1:0"} | ({"token": token} if token else {})) as home:
         port = home.gateway.admin_address[1]
         return port != 0 and (await http.request(port, "GET", "/v1/operations")).status == 401
 
@@ -542,20 +510,20 @@ async def operators_are_listened_to(place: Place, token: str | None) -> object:
 
 # By file, and by test: the settings, of which those that stand in one section share its name.
 _ELSEWHERE: Final = """
-integration/test_joining.py
-  only_what_needs_a_grant_waits: store.probation
+integration/test_joining.py only_what_needs_a_grant_waits: store.probation
 observe/test_tracing.py
   a_request_and_its_attempt: traces.endpoint,headers
   calls_of_the_store_by_choice: traces.detail
   a_stranger_decides_nothing: traces.sample,accept
-http/gateway/test_shared.py
-  a_service_asks_about_its_own_operations_alone: service
+http/gateway/test_shared.py a_service_asks_about_its_own_operations_alone: service
 app/test_gateway.py
   an_address_that_is_taken: listen.address status.listen admin.listen
   the_name_of_its_directory_is_durable: state_dir
 http/gateway/test_tls.py
   both_sides: listen.tls.cert,key
   upstream_with_a_strange_certificate: upstream.tls.ca
+  certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
+  parts: routes.scope.client_certificate
 http/gateway/test_regions.py
   a_key_runs_once_whichever_region_it_meets: regions.here regions.homes.url
   living_keys_keep_their_homes: regions.homes.name
@@ -611,14 +579,10 @@ http/gateway/test_verdicts.py
 http/upstream/test_tls.py
   a_client_certificate_is_shown: upstream.tls.cert,key
   a_certificate_for_somebody_else_sent_nothing: upstream.tls.server_name
-store/test_portable.py
-  the_configured_dialect: store.dialect
-app/test_start.py
-  what_is_accepted_of_the_server_is_loud_at_the_start: store.durability
-store/test_postgres.py
-  how_many_connections_a_gateway_has: store.connections
-store/test_redis_alone.py
-  replicas_that_nobody_counted: store.replicas
+store/test_portable.py the_configured_dialect: store.dialect
+app/test_start.py what_is_accepted_of_the_server_is_loud_at_the_start: store.durability
+store/test_postgres.py how_many_connections_a_gateway_has: store.connections
+store/test_redis_alone.py replicas_that_nobody_counted: store.replicas
 store/test_postgres_members.py
   the_operators_word: store.promotion
   who_has_not_spoken_is_named: store.promotion_wait
@@ -630,12 +594,17 @@ http/gateway/test_times.py
     routes.recovery.probe.settle
 config/test_values.py
   secrets_come_current_first: secrets.identity_key.id
-http/gateway/test_identity_change.py
-  another_identity_key: secrets.identity_key.key
+  a_route_overrides_the_delivery_of_all: routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized
+  cloud_events_under_another_signature: routes.inbox.cloudevents.signature
+  what_a_sink_receives: events.types,include events.sinks.name,types,routes,include,kind
+  each_setting_reaches_its_sink: events.source,keep,max_event_bytes egress.allow,deny,ports,https_only
+    events.sinks.url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism
+    events.sinks.secrets.id,key,until
+http/gateway/test_identity_change.py another_identity_key: secrets.identity_key.key
 http/gateway/test_encryption.py
   a_rotation: secrets.unreadable
-protect/test_kept.py
-  an_old_key_opens_and_does_not_seal: secrets.encryption.id,key
+  only_the_first_request_gets_the_values: routes.response.redact
+protect/test_kept.py an_old_key_opens_and_does_not_seal: secrets.encryption.id,key
 http/gateway/test_accept.py
   a_public_url_makes_absolute_links: public_url
   a_route_that_always_accepts: routes.accept.mode
@@ -654,11 +623,7 @@ http/gateway/test_status.py
 core/test_breaker.py
   failures_in_a_row_open_it: delivery.breaker.failures
   each_opening_is_twice_as_long: delivery.breaker.open,max_open
-config/test_mistakes.py
-  a_mistake: routes.accept.identity events.sinks.shares_fast
-config/test_values.py
-  a_route_overrides_the_delivery_of_all:
-    routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized
+config/test_mistakes.py a_mistake: routes.accept.identity events.sinks.shares_fast
 http/gateway/test_order.py
   by_a_header: routes.order.by.header
   a_dead_letter: routes.order.on_stop
@@ -667,26 +632,18 @@ observe/test_logs.py
   the_level_holds_for_facts: log.level
   a_request_is_one_line_that_can_be_read: log.format
   the_configuration_says_which_requests_get_a_line: log.requests
-integration/test_workers.py
-  both_serve: workers
-observe/test_whole.py
-  the_books_balance: routes.name
-core/test_identity.py
-  route_identifies_nothing: routes.operation
+integration/test_workers.py both_serve: workers
+observe/test_whole.py the_books_balance: routes.name
+core/test_identity.py route_identifies_nothing: routes.operation
 core/test_routing.py
   method_and_host_decide: routes.match.methods,host
   pattern: routes.match.path
-http/gateway/test_spellings.py
-  spellings_that_the_file_lists: routes.match.also unprotected.methods,path,host
+http/gateway/test_spellings.py spellings_that_the_file_lists: routes.match.also unprotected.methods,path,host
 core/test_identity_key.py
   first_alias_present: routes.key.headers
   composed_of_headers: routes.key.compose.header
   composed_of_body: routes.key.compose.body
-core/test_identity_scope.py
-  composed: routes.scope.compose.header,api_key
-http/gateway/test_tls.py
-  certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
-  parts: routes.scope.client_certificate
+core/test_identity_scope.py composed: routes.scope.compose.header,api_key
 http/gateway/test_forward_auth.py
   the_question: routes.scope.forward_auth.url
   the_principal_is_the_caller: routes.scope.forward_auth.principal
@@ -699,10 +656,8 @@ http/gateway/test_recovery.py
   probe_finds_what_happened: routes.recovery.probe.path,headers
   probe_that_knows_nothing_changes_nothing: routes.recovery.probe.done.status,where
   probe_follows: routes.recovery.probe.follow
-core/test_recovery.py
-  what_an_answer_means: routes.recovery.probe.method routes.recovery.probe.never_happened.where
-app/test_settings.py
-  what_a_route_says_of_its_service:
+core/test_recovery.py what_an_answer_means: routes.recovery.probe.method routes.recovery.probe.never_happened.where
+app/test_settings.py what_a_route_says_of_its_service:
     routes.upstream.host,connect_timeout,answer_within,response_timeout,keepalive,max_connections,key,url
     routes.upstream.tls.ca,cert,key,server_name
 http/gateway/test_inbox.py
@@ -719,19 +674,8 @@ http/gateway/test_inbox.py
 core/test_inbox.py
   every_living_secret_is_tried: routes.inbox.secrets.until
   the_gateway_signs_what_nobody_else_can: routes.inbox.signing_secrets.id,key,until
-config/test_values.py
-  cloud_events_under_another_signature: routes.inbox.cloudevents.signature
-config/test_values.py
-  what_a_sink_receives: events.types,include events.sinks.name,types,routes,include,kind
-  each_setting_reaches_its_sink: events.source,keep,max_event_bytes egress.allow,deny,ports,https_only
-    events.sinks.url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism
-    events.sinks.secrets.id,key,until
-events/test_egress.py
-  a_proxy_is_connected_to_and_not_checked: egress.proxy
-http/gateway/test_encryption.py
-  only_the_first_request_gets_the_values: routes.response.redact
-http/gateway/test_likely_duplicates.py
-  a_mismatch_is_explained: routes.fingerprint.explain
+events/test_egress.py a_proxy_is_connected_to_and_not_checked: egress.proxy
+http/gateway/test_likely_duplicates.py a_mismatch_is_explained: routes.fingerprint.explain
 deliver/test_worker.py
   no_more_than_places: delivery.max_in_flight
   what_an_attempt_comes_to: delivery.unauthorized
@@ -743,13 +687,14 @@ http/gateway/test_outcomes.py
 
 
 def _elsewhere() -> Iterator[tuple[str, str]]:
-    file = ""
-    for line in re.sub(r"\n {4}", " ", _ELSEWHERE).strip().split("\n"):
-        if not line.startswith(" "):
-            file = line
-            continue
-        test, _, paths = line.strip().partition(": ")
-        for section, _, names in (path.rpartition(".") for path in paths.split()):
+    file = test = ""
+    for word in _ELSEWHERE.split():
+        if word.endswith(".py"):
+            file = word
+        elif word.endswith(":"):
+            test = word.removesuffix(":")
+        else:
+            section, _, names = word.rpartition(".")
             for name in names.split(","):
                 yield f"{section}.{name}".lstrip("."), f"tests/{file}::test_{test}"
 
@@ -757,30 +702,11 @@ def _elsewhere() -> Iterator[tuple[str, str]]:
 ELSEWHERE: Final = dict(_elsewhere())
 
 
-def _settings(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key of the file that has a value of its own."""
-    for name, field in model.model_fields.items():
-        here = f"{path}.{field.alias or name}".lstrip(".")
-        sections = list(_sections(field.annotation))
-        if not sections:
-            yield here
-        for section in sections:
-            yield from _settings(section, here)
-
-
-def _sections(kind: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield kind
-    for argument in get_args(kind):
-        yield from _sections(argument)
-
-
 def test_every_setting_is_shown() -> None:
-    """Whoever adds a setting shows what it changes."""
     # A part of a composed scope has the settings of the whole one, and so has who authorizes.
     shared = {"scope.compose.jwt.": "scope.jwt.", "scope.compose.client_certificate": "scope.client_certificate"}
     shared |= dict.fromkeys(("scope.compose.forward_auth.", "authorize.forward_auth."), "scope.forward_auth.")
-    there = set(_settings(Config))
+    there = {path for path, field in settings_of(Config) if not any(models_in(field.annotation))}
     for here, whole in shared.items():
         there = {name.replace(f"routes.{here}", f"routes.{whole}") for name in there}
     assert there - SHOWN.keys() - ELSEWHERE.keys() == set(), "show these with `@shows`"
@@ -788,13 +714,13 @@ def test_every_setting_is_shown() -> None:
     assert SHOWN.keys() & ELSEWHERE.keys() == set()
 
 
-@pytest.mark.parametrize("place", sorted(set(ELSEWHERE.values())))
-def test_what_is_shown_elsewhere_is_there(place: str) -> None:
-    """The test that is named for a setting exists."""
-    file, _, name = place.partition("::")
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    body = ast.parse((ROOT / file).read_text("utf-8")).body
-    assert name in {node.name for node in body if isinstance(node, functions)}
+def test_what_is_shown_elsewhere_is_there() -> None:
+    texts = {
+        file: (ROOT / file).read_text("utf-8") for file, _, _ in (each.partition("::") for each in ELSEWHERE.values())
+    }
+    tests = {file: re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE) for file, text in texts.items()}
+    there = {f"{file}::{name}" for file, names in tests.items() for name in names}
+    assert {path: place for path, place in ELSEWHERE.items() if place not in there} == {}
 
 
 @pytest.mark.parametrize(
@@ -806,9 +732,8 @@ def test_what_is_shown_elsewhere_is_there(place: str) -> None:
     ],
 )
 async def test_a_setting_changes_what_is_seen(path: str, value: object, seen: object, tmp_path: Path) -> None:
-    """With this value a whole gateway does this."""
     show, _ = SHOWN[path]
-    assert await show(Place(tmp_path, Clocks(tmp_path)), value) == seen
+    assert await show(Place(tmp_path), value) == seen
 
 
 async def test_what_a_route_says_of_its_service(tmp_path: Path) -> None:
@@ -832,7 +757,7 @@ async def test_what_a_route_says_of_its_service(tmp_path: Path) -> None:
 
 async def test_how_long_absent_keys_are_refused(tmp_path: Path) -> None:
     """After a loss, and where nothing else is said: for as long as any route remembers its keys."""
-    retention = {"replay": "1h", "remember": "1h"}
-    routes = [ROUTE, {**ROUTE, "name": "brief", "match": {"path": "/brief"}, "retention": retention}]
-    place = Place(tmp_path, Clocks(tmp_path))
-    assert await _so_long_after_a_loss(place, 7200, routes=routes) == "store-amnesia"
+    brief = {**ROUTE, "name": "brief", "match": {"path": "/brief"}, "retention": {"replay": "1h", "remember": "1h"}}
+    place = Place(tmp_path, {"routes": [ROUTE, brief]})
+    async with place.house() as home:
+        assert await so_long_after_a_loss(home, place, 7200) == "store-amnesia"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
-from asyncio import Server
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app.life import StartError, run
 from gateway.app.share import (
     Handed,
     Seating,
@@ -20,10 +17,8 @@ from gateway.app.share import (
     processors,
     quota_processors,
     share_of,
-    shares,
     worker_count,
 )
-from gateway.app.supervisor import Channel
 from gateway.config import Config, parse
 from gateway.config.leaf import Address
 from gateway.http.server import ListenError
@@ -35,14 +30,6 @@ def configured(directory: Path, **changes: object) -> Config:
     return parse(config_text("http://127.0.0.1:9", store, directory, **changes))
 
 
-def written(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
 V2, V1 = "0::/pod/gateway\n", "4:memory:/x\n3:cpu,cpuacct:/docker/abc\n"
 # What `/proc/self/cgroup` says, what files below `/sys/fs/cgroup` do, and the quota.
 QUOTAS: dict[str, tuple[str | None, dict[str, str], float | None]] = {
@@ -52,6 +39,7 @@ QUOTAS: dict[str, tuple[str | None, dict[str, str], float | None]] = {
     "own-group": (V2, {"pod/gateway/cpu.max": "250000 100000\n"}, 2.5),
     "group-above": (V2, {"pod/gateway/cpu.max": "800000 100000\n", "pod/cpu.max": "150000 50000\n"}, 3.0),
     "as-a-container-sees-it": ("0::/\n", {"cpu.max": "50000 100000\n"}, 0.5),
+    "hardly-two": ("0::/\n", {"cpu.max": "199999 100000\n"}, 1.99999),
     "version-1": (V1, {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 4.0),
     "version-1-no-quota": ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
     "nonsense": ("nonsense\n0::/\n", {"cpu.max": "\n"}, None),
@@ -60,16 +48,15 @@ QUOTAS: dict[str, tuple[str | None, dict[str, str], float | None]] = {
 
 @pytest.mark.parametrize(("group", "files", "quota"), QUOTAS.values(), ids=QUOTAS)
 def test_quota(tmp_path: Path, group: str | None, files: dict[str, str], quota: float | None) -> None:
-    """The least of what the groups allow, in both versions of control groups."""
+    """The least of what the groups allow, in both versions of control groups. A part of a processor is none, and there
+    is always one."""
     there = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    there |= {} if group is None else {"proc/self/cgroup": group}
-    assert quota_processors(written(tmp_path, there)) == quota
-
-
-@pytest.mark.parametrize(("quota", "count"), [("50000 100000", 1), ("100000 100000", 1), ("199999 100000", 1)])
-def test_whole_processors(tmp_path: Path, quota: str, count: int) -> None:
-    """A part of a processor is none, and there is always one."""
-    assert processors(written(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota})) == count
+    for name, text in (there | ({} if group is None else {"proc/self/cgroup": group})).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert quota_processors(tmp_path) == quota
+    assert quota is None or processors(tmp_path) == min(max(int(quota), 1), len(os.sched_getaffinity(0)))
 
 
 def test_as_many_as_the_process_may_use(tmp_path: Path) -> None:
@@ -105,66 +92,6 @@ def test_limits_are_the_whole_gateways(tmp_path: Path) -> None:
     assert {part.limits.max_header_bytes for part in parts} == {whole.limits.max_header_bytes}
 
 
-def test_a_configuration_travels(tmp_path: Path) -> None:
-    """What a worker gets is what the supervisor read, secrets included."""
-    whole = configured(tmp_path, admin={"token": "t" * 32}, workers=2)
-    share = share_of(whole, 1, 2)
-    received = pickle.loads(pickle.dumps(share))
-    assert received == share
-    assert received.admin.token.get_secret_value() == "t" * 32
-
-
-@pytest.mark.parametrize(
-    ("serving", "expected"),
-    [
-        pytest.param([], {}, id="none"),
-        pytest.param([1, 2, 3], {1: {1}, 2: {2}, 3: {3}}, id="all"),
-        pytest.param([1, 3], {1: {1}, 3: {2, 3}}, id="one-away"),
-        pytest.param([2], {2: {1, 2, 3}}, id="one-left"),
-        pytest.param([1, 2], {1: {1, 3}, 2: {2}}, id="the-last-away"),
-    ],
-)
-def test_every_seat_has_a_worker(serving: list[int], expected: dict[int, set[int]]) -> None:
-    """Each worker has its own seat, and those of the absent before it."""
-    assert shares(3, serving) == expected
-
-
-def test_seats_share_an_address_that_nobody_else_can_take() -> None:
-    """Each worker has a socket; what listens there already is noticed, also another gateway of several workers."""
-    seats = bind_seats(Address("127.0.0.1", 0), 3)
-    try:
-        (port,) = {seat[0].getsockname()[1] for seat in seats.values()}
-        assert len(seats) == 3
-        seats[1][0].listen()
-        with pytest.raises(StartError, match="another program listens there already"):
-            bind_seats(Address("127.0.0.1", port), 2)
-        with pytest.raises(OSError, match="in use"):
-            socket.create_server(("127.0.0.1", port))
-    finally:
-        close_seats(seats)
-    with socket.create_server(("127.0.0.1", port)):
-        pass
-
-
-class NoEdge:
-    """Whose seats nobody gets to look after."""
-
-    async def listen_on(self, sock: socket.socket) -> Server:
-        raise AssertionError("there was no descriptor to listen on")
-
-    def leave(self, listener: Server) -> None:
-        raise AssertionError("there was no listener to leave")
-
-
-async def test_a_seat_that_cannot_be_shared() -> None:
-    """The worker does not listen on it, and survives the error."""
-    handed = Handed(1, bind_seats(Address("127.0.0.1", 0), 1))
-    # As good as no descriptor being left for a copy.
-    close_seats(handed.seats)
-    with pytest.raises(ListenError, match="cannot listen on a seat"):
-        await Seating(NoEdge(), handed).take((1,))
-
-
 class HalfAnEdge:
     """On which the second of two sockets cannot be listened on, once; `listening` is what is listened on."""
 
@@ -185,7 +112,8 @@ class HalfAnEdge:
 
 
 async def test_half_a_seat_is_none() -> None:
-    """A worker listens on both addresses of a seat, or tries both again."""
+    """A worker listens on both addresses of a seat, or tries both again; where no descriptor is left for a copy, it
+    listens on none, and survives."""
     seats = [bind_seats(Address("127.0.0.1", 0), 1)[1] for _ in range(2)]
     handed = Handed(1, {1: (*seats[0], *seats[1])})
     edge = HalfAnEdge()
@@ -196,18 +124,6 @@ async def test_half_a_seat_is_none() -> None:
     await seating.take((1,))
     assert len(edge.listening) == 2
     seating.close()
-
-
-def test_nothing_is_heard_of_an_end_that_is_gone() -> None:
-    """Whoever says something to it goes on, before and after the channel is closed."""
-
-    async def talk() -> None:
-        ours, theirs = socket.socketpair()
-        channel = await Channel.open(ours)
-        theirs.close()
-        assert await channel.receive() is None
-        channel.call("report")
-        await channel.close()
-        channel.call("report")
-
-    run(talk())
+    close_seats(handed.seats)
+    with pytest.raises(ListenError, match="cannot listen on a seat"):
+        await Seating(edge, handed).take((1,))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from gateway.config import Config, ConfigError, parse
 
@@ -46,11 +49,40 @@ def written(*keys: str, base: str = MINIMAL) -> str:
 
 def rows(table: str, words: Mapping[str, str]) -> list[tuple[str, str]]:
     """A table of `keys => what is said`, with + between keys. An indented line goes on with the row before it, and
-    <WORD> is a text that rows share."""
+    <WORD> is a text that rows share. Rows of one shape follow upon it, in which % is what each of them has: first in
+    the keys, then in what is said."""
     for word, text in words.items():
         table = table.replace(f"<{word}>", text)
-    found = [row.partition("=>") for row in re.sub(r"\n +", " ", table.strip("\n")).split("\n")]
-    return [(keys.strip(), said.strip()) for keys, _, said in found]
+    found, shape = [], ""
+    for row in re.sub(r"\n +", " ", table.strip("\n")).split("\n"):
+        whole = row
+        if row.startswith("| "):
+            cell, _, rest = row.removeprefix("| ").partition(" |")
+            keys, _, said = shape.partition("=>")
+            whole = f"{keys.replace('%', cell)}=>{said.replace('%', rest.strip())}"
+        elif "%" in row:
+            shape = row
+            continue
+        keys, _, said = whole.partition("=>")
+        found.append((keys.strip(), said.strip()))
+    return found
+
+
+def models_in(kind: Any) -> Iterator[type[BaseModel]]:
+    """The sections that a value of this kind is or has."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for argument in get_args(kind):
+        yield from models_in(argument)
+
+
+def settings_of(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of the file, as `routes.key.header`, from a section on."""
+    for name, field in model.model_fields.items():
+        here = f"{path}.{field.alias or name}".lstrip(".")
+        yield here, field
+        for section in models_in(field.annotation):
+            yield from settings_of(section, here)
 
 
 def is_said(text: str, said: str) -> bool:
@@ -66,10 +98,8 @@ def report(text: str | bytes, environ: Mapping[str, str] | None = None) -> list[
 
 
 def mistakes(text: str) -> list[str]:
-    """The same without the places in the text."""
     return [line.partition(": ")[2] for line in report(text)]
 
 
 def read(text: str, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration of a file without mistakes."""
     return parse(text, file="f", environ=environ)

@@ -80,6 +80,20 @@ def test_no_secret_is_in_the_text() -> None:
     assert ENVIRON["TOKEN"][:12] not in effective(short())
 
 
+def test_differences_are_named_by_the_path_of_the_value() -> None:
+    """A route keeps its name when its place changes, writing a default is no difference, and what is no configuration
+    is refused."""
+    old = effective(short())
+    found = differences(old, effective(short().model_copy(update={"workers": 4, "routes": short().routes[1:]})))
+    assert {"workers: 1 -> 4", "routes: [pay, refund] -> [refund]"} <= set(found)
+    assert not [line for line in found if line.startswith("routes[refund]")]
+    written = SHORT.replace("repeats: {}", "repeats: {within: 10m}")
+    written = written.replace("name: pay", "name: pay\n    operation: pay")
+    assert differences(old, effective(parse(written, environ=ENVIRON))) == []
+    with pytest.raises(ValueError, match="not the text of a configuration"):
+        differences(old, "a: [b")
+
+
 def test_a_default_is_a_comment_and_an_inherited_value_is_the_one_that_counts() -> None:
     lines = effective(short()).splitlines()
     assert "    repeats: {} #" in lines
@@ -87,24 +101,3 @@ def test_a_default_is_a_comment_and_an_inherited_value_is_the_one_that_counts() 
     upstream = lines.index("    upstream:")
     assert "      keepalive: 1s" in lines[upstream:]
     assert "      #response_timeout: 7m" in lines[upstream:]
-
-
-def test_differences_are_named_by_the_path_of_the_value() -> None:
-    old = effective(short())
-    new = effective(short().model_copy(update={"workers": 4, "routes": short().routes[1:]}))
-    assert "workers: 1 -> 4" in differences(old, new)
-    assert "routes: [pay, refund] -> [refund]" in differences(old, new)
-    # A route keeps its name when its place changes.
-    assert not [line for line in differences(old, new) if line.startswith("routes[refund]")]
-
-
-def test_writing_a_default_is_no_difference() -> None:
-    written = SHORT.replace("repeats: {}", "repeats: {within: 10m}").replace(
-        "name: pay", "name: pay\n    operation: pay"
-    )
-    assert differences(effective(short()), effective(parse(written, environ=ENVIRON))) == []
-
-
-def test_text_that_is_no_configuration_is_refused() -> None:
-    with pytest.raises(ValueError, match="not the text of a configuration"):
-        differences(effective(short()), "a: [b")

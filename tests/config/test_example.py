@@ -7,18 +7,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from gateway.config import Config, ConfigError, Placeholders, load, notices, parse
-from gateway.config.effective import forms_of, schema_text
+from gateway.config.effective import schema_text
 from gateway.config.leaf import PostgresUrl
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import IndexedHeaders, RequestHead
-from gateway.core.routing import RouteTable
+from tests.config.support import settings_of
 
 PUBLISHED = Path(__file__).parents[2] / "config"
 EXAMPLE = (PUBLISHED / "gateway.example.yaml").read_text()
@@ -27,27 +25,17 @@ COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", 
 )
 """The example with its alternatives, which need an upstream behind TLS."""
 
-TEN_LINES = """\
-listen: 0.0.0.0:8080
-upstream: {url: "http://127.0.0.1:9000"}
-store: {durable: "sqlite:///var/lib/idempotency-gateway/operations.db"}
-routes:
-  - name: create_payment
-    match: {methods: [POST], path: /v1/payments}
-    key: {header: Idempotency-Key}
-    scope: {header: X-Tenant-Id, from: [10.0.0.0/8]}
-    fingerprint: {ignore: [/client_sent_at]}
-    outcome: {preset: standard}
-"""
-
 
 def test_example() -> None:
-    """The example is a configuration as it stands."""
+    """The example is a configuration as it stands; Stripe's libraries send forms, of which `only` and `ignore` say
+    nothing."""
     config = load(PUBLISHED / "gateway.example.yaml", {"DATABASE_PASSWORD": "swordfish"}, stand_in=Placeholders())
     assert isinstance(config.store.durable, PostgresUrl)
     assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
     assert [route.name for route in config.routes][:2] == ["create_payment", "capture_charge"]
     assert [notice.path for notice in notices(config)] == ["routes[7].scope"]
+    stripe = [route.fingerprint for route in config.routes if route.errors == "stripe"]
+    assert [each for each in stripe if each.only or each.ignore] == []
 
 
 def test_example_tells_stripes_accounts_apart() -> None:
@@ -56,28 +44,19 @@ def test_example_tells_stripes_accounts_apart() -> None:
     assert route.errors == "stripe"
     fingerprinter = Fingerprinter(FingerprintSpec(headers=tuple(map(str.encode, route.fingerprint.headers))))
 
-    def digest(account: bytes | None, telemetry: bytes = b"") -> bytes:
-        headers = [
-            (b"Host", b"api.example.com"),
+    def digest(*headers: tuple[bytes, bytes]) -> bytes:
+        sent = (
             (b"Authorization", b"Bearer sk_test_1"),
             (b"Idempotency-Key", b"order-1"),
             (b"Content-Type", b"application/x-www-form-urlencoded"),
-            (b"X-Stripe-Client-Telemetry", telemetry),
-        ]
-        if account is not None:
-            headers.append((b"Stripe-Account", account))
-        head = RequestHead(b"POST", b"/v1/charges/ch_1/capture", IndexedHeaders(tuple(headers)))
+            *headers,
+        )
+        head = RequestHead(b"POST", b"/v1/charges/ch_1/capture", IndexedHeaders(sent))
         return fingerprinter.digests(head, b"amount=100&metadata[order]=1").canonical
 
-    assert digest(b"acct_A", b"{}") == digest(b"acct_A", b'{"last_request_metrics": {}}')
-    assert len({digest(None), digest(b"acct_A"), digest(b"acct_B")}) == 3
-
-
-def test_example_settings_about_json_are_on_routes_for_json() -> None:
-    """Stripe's libraries send forms, of which `only` and `ignore` say nothing."""
-    for route in load(PUBLISHED / "gateway.example.yaml", {}, stand_in=Placeholders()).routes:
-        if route.errors == "stripe":
-            assert (route.fingerprint.only, route.fingerprint.ignore) == ((), ())
+    one, other = (b"Stripe-Account", b"acct_A"), (b"Stripe-Account", b"acct_B")
+    assert digest(one) == digest(one, (b"X-Stripe-Client-Telemetry", b'{"last_request_metrics": {}}'))
+    assert len({digest(), digest(one), digest(other)}) == 3
 
 
 def test_example_with_alternatives() -> None:
@@ -90,80 +69,33 @@ def test_example_with_alternatives() -> None:
     assert config.upstream.tls is not None
 
 
-def test_ten_lines() -> None:
-    """Ten lines are enough."""
-    config = parse(TEN_LINES)
-    assert len(TEN_LINES.splitlines()) == 10
-    (route,) = config.routes
-    assert RouteTable([(route.rules[0], route)]).find(b"POST", b"/v1/payments", b"localhost")
+# Mappings whose keys are the user's own: fields to send, places in a body.
+FREE = {"defaults", "headers", "where"}
 
 
-def known_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key of the models, as `routes.key.header`."""
-    for name, field in model.model_fields.items():
-        here = f"{path}.{field.alias or name}".removeprefix(".")
-        yield here
-        for form in forms_of(field.annotation):
-            for item in _items(form.kind):
-                if isinstance(item, type) and issubclass(item, BaseModel):
-                    yield from known_keys(item, here)
-
-
-def _items(kind: object) -> Iterator[object]:
-    arguments: Any = getattr(kind, "__args__", ())
-    if getattr(kind, "__origin__", None) is tuple:
-        for form in forms_of(arguments[0]):
-            yield form.kind
-    else:
-        yield kind
-
-
-def written_keys(tree: object, path: str = "") -> Iterator[str]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield f"{path}.{key}".removeprefix(".")
-            yield from written_keys(value, f"{path}.{key}")
-    elif isinstance(tree, list):
-        for item in tree:
-            yield from written_keys(item, path)
+def keys_of_example(node: yaml.Node | None = None, path: str = "") -> Iterator[tuple[str, int, int]]:
+    """Every key of the complete example, as `routes.key.header`, with its line and column (from 0)."""
+    match node or yaml.compose(COMPLETE, yaml.BaseLoader):
+        case yaml.MappingNode(value=pairs):
+            for key, value in pairs:
+                here = f"{path}.{key.value}".removeprefix(".")
+                yield here, key.start_mark.line, key.start_mark.column
+                if not (key.value in FREE and isinstance(value, yaml.MappingNode)):
+                    yield from keys_of_example(value, here)
+        case yaml.SequenceNode(value=items):
+            for item in items:
+                yield from keys_of_example(item, path)
 
 
 def test_example_is_complete() -> None:
-    """Every key that the program knows is in the example."""
-    written = set(written_keys(yaml.load(COMPLETE, yaml.BaseLoader)))
     # What a route may change of the upstream and of the delivery is written once, at the top.
-    known = {key for key in known_keys(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
+    known = {key for key, _ in settings_of(Config) if not key.startswith(("routes.upstream.", "routes.delivery."))}
     # So are the forms of a scope, and an authorising service.
     forms = {"routes.scope.compose.": "routes.scope.", "routes.authorize.forward_auth.": "routes.scope.forward_auth."}
     forms["admin.sign_in.jwt.keys."] = "routes.scope.jwt.keys."
     for place, elsewhere in forms.items():
         known = {elsewhere + key.removeprefix(place) if key.startswith(place) else key for key in known}
-    assert known - written == set()
-
-
-# Mappings whose keys are the user's own: fields to send, places in a body.
-FREE = {"defaults", "headers", "where"}
-
-
-def keys_of_example() -> dict[int, list[tuple[int, int, str]]]:
-    """Line, column (from 0) and text of every key of the complete example, by how deep it is nested."""
-    found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-
-    def walk(node: yaml.Node, depth: int) -> None:
-        match node:
-            case yaml.MappingNode():
-                for key, value in node.value:
-                    found[depth].append((key.start_mark.line, key.start_mark.column, key.value))
-                    if not (key.value in FREE and isinstance(value, yaml.MappingNode)):
-                        walk(value, depth + 1)
-            case yaml.SequenceNode():
-                for item in node.value:
-                    walk(item, depth + 1)
-
-    root = yaml.compose(COMPLETE, yaml.BaseLoader)
-    assert root is not None
-    walk(root, 0)
-    return found
+    assert known - {path for path, _, _ in keys_of_example()} == set()
 
 
 @pytest.mark.parametrize(
@@ -173,9 +105,11 @@ def keys_of_example() -> dict[int, list[tuple[int, int, str]]]:
 )
 def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> None:
     """Each key of the example, misspelt with all of its depth, is reported in its place with the right spelling."""
-    keys = keys_of_example()
-    assert sum(map(len, keys.values())) > 100
-    for level in keys.values():
+    depths: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for path, line, column in keys_of_example():
+        depths[path.count(".")].append((line, column, path.rpartition(".")[2]))
+    assert sum(map(len, depths.values())) > 100
+    for level in depths.values():
         lines = COMPLETE.splitlines(keepends=True)
         expected = []
         # From the right, so that what is still to be changed in a line stays where it is.
@@ -195,7 +129,6 @@ def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> Non
 
 
 def test_schema_is_published() -> None:
-    """The published schema is the one of the models, as `make docs` writes it."""
     assert (PUBLISHED / "gateway.schema.json").read_text() == schema_text()
 
 

@@ -31,7 +31,6 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("shown", SETTINGS)
 def test_each_setting_is_one(shown: dict[str, Any], tmp_path: Path) -> None:
-    """What is shown is accepted as it is."""
     changes = {"route": {"response": shown["response"]}} if "response" in shown else shown
     assert parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **changes), environ=KEYS)
 

@@ -19,6 +19,7 @@ import yaml
 from gateway import EXIT_WRONG, __version__, config
 from gateway.config import Config, Placeholders
 from gateway.config.leaf import PostgresUrl, RedisUrl, duration_seconds
+from gateway.config.models import Status
 from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
 from gateway.options import CONFIG_PATH, parser
@@ -31,7 +32,15 @@ ROOT = Path(__file__).parents[2]
 LAST_WORDS_SECONDS = 10.0
 # What a gateway takes with a full cache and nothing at work.
 BASE_BYTES = 128 * 1024 * 1024
-DEFAULTS = Config.model_fields
+STATE_DIR = str(Config.model_fields["state_dir"].default)
+CHECKLIST = (ROOT / "docs" / "operate" / "release.md").read_text()
+ALERTS = (ROOT / "deploy" / "alerts.yml").read_text()
+# What the alerts call what they watch.
+(JOB,) = set(re.findall(r'job="([^"]+)"', ALERTS))
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
 
 
 def stopping_seconds(asked: Config) -> float:
@@ -45,34 +54,26 @@ def config_of(arguments: list[str]) -> PurePosixPath:
     return PurePosixPath(chosen.config)
 
 
-def state_dir() -> str:
-    return str(DEFAULTS["state_dir"].default)
-
-
 def dockerfile() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, continued lines joined."""
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     whole = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in whole.splitlines() if line)]
 
 
 def final(instruction: str) -> str:
-    """The instruction's only argument in the stage that is shipped."""
     stages = [index for index, (word, _) in enumerate(dockerfile()) if word == "FROM"]
-    found = [rest for word, rest in dockerfile()[stages[-1] :] if word == instruction]
-    assert len(found) == 1, (instruction, found)
-    return found[0]
+    (found,) = [rest for word, rest in dockerfile()[stages[-1] :] if word == instruction]
+    return found
 
 
 def test_the_image() -> None:
     """It runs the program as usual, as a number that may write its volume, and is built of what is there."""
     program, *arguments = json.loads(final("ENTRYPOINT")) + json.loads(final("CMD"))
-    assert program == "idempotency-gateway"
-    assert config_of(arguments) == CONFIG_PATH
+    assert (program, config_of(arguments)) == ("idempotency-gateway", CONFIG_PATH)
     user, group = map(int, final("USER").split(":"))
     assert user > 0 < group
-    assert final("VOLUME") == state_dir()
-    assert final("RUN") == f"install -d -m 0700 -o {user} -g {group} {state_dir()}"
+    assert final("VOLUME") == STATE_DIR
+    assert final("RUN") == f"install -d -m 0700 -o {user} -g {group} {STATE_DIR}"
     copied = [rest.split()[:-1] for word, rest in dockerfile() if word == "COPY" and "--from" not in rest]
     filters = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in filters
@@ -81,18 +82,16 @@ def test_the_image() -> None:
         assert f"!{source}" in filters or f"!{source}/" in filters
     assert {rest.split()[0] for word, rest in dockerfile() if word == "FROM"} == {"${BASE}"}
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', final("LABEL")))
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    chart = read(CHART / "Chart.yaml")
     assert (labels.pop("title"), labels.pop("description")) == (chart["name"], chart["description"])
     assert labels == {name: f"${{{name.upper()}}}" for name in ("source", "revision", "version")}
-    release = (ROOT / "docs" / "operate" / "release.md").read_text()
-    assert [name for name in labels if f"--build-arg {name.upper()}=" not in release] == []
+    assert [name for name in labels if f"--build-arg {name.upper()}=" not in CHECKLIST] == []
 
 
 def test_the_readme_of_the_chart_has_all_its_values_and_examples() -> None:
-    """Each value stands in its table once, and each example is named."""
     text = (CHART / "README.md").read_text()
     table = [line.split("|")[2] for line in text.partition("## Values")[2].splitlines() if line.startswith("| ")]
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = read(CHART / "values.yaml")
     assert sorted(re.findall(r"`(\w+)`", " ".join(table))) == sorted(values)
     examples = [file.stem for file in (CHART / "examples").glob("*.yaml")]
     assert [name for name in examples if f"`{name}`" not in text and f"examples/{name}.yaml" not in text] == []
@@ -105,7 +104,7 @@ def test_images_are_named_from_outside() -> None:
         named = service["build"]["args"]["BASE"] if "build" in service else service["image"]
         assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[a-z/]+:v?[0-9][0-9.]*(-slim)?\}", named), named
     assert re.fullmatch(r"\$\{PYTHON_IMAGE:-python:3\.1[1-4]-slim\}", SERVICES["gateway"]["build"]["args"]["BASE"])
-    assert yaml.safe_load((CHART / "values.yaml").read_text())["image"]["digest"] == ""
+    assert read(CHART / "values.yaml")["image"]["digest"] == ""
 
 
 def test_the_health_checks_are_right_about_health(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def check_health(command: list[str], its_port: str, port: int) -> int:
     return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode
 
 
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+COMPOSE: dict[str, Any] = read(ROOT / "docker-compose.yml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
 MONITORING = {"prometheus", "grafana"}
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
@@ -194,7 +193,7 @@ DIRECTORIES = {"edge": KUSTOMIZE / "edge", "sidecar": KUSTOMIZE / "overlays" / "
 
 def kustomization(directory: Path) -> dict[str, Any]:
     """The kustomization of a directory. Every file that it names exists."""
-    whole: dict[str, Any] = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    whole: dict[str, Any] = read(directory / "kustomization.yaml")
     for name in (*whole.get("resources", ()), *whole.get("components", ())):
         assert (directory / name).exists(), (directory, name)
     return whole
@@ -216,7 +215,7 @@ def manifests(name: str) -> dict[str, dict[str, Any]]:
         label, value = patch["target"]["labelSelector"].split("=")
         document = kinds[patch["target"]["kind"]]
         assert document["metadata"]["labels"][label] == value
-        added = yaml.safe_load((directory / component / patch["path"]).read_text())["spec"]["template"]["spec"]
+        added = read(directory / component / patch["path"])["spec"]["template"]["spec"]
         pod = document["spec"]["template"]["spec"]
         assert not (added.keys() & pod.keys()) - {"containers"}
         pod |= {**added, "containers": pod["containers"] + added["containers"]}
@@ -253,71 +252,66 @@ both = pytest.mark.parametrize("name", ["sidecar", "edge"])
 def test_the_pod_is_as_its_configuration(name: str) -> None:
     """Files, variables, ports, probes, image and grace period; a change of it starts the pods anew."""
     kinds = manifests(name)
-    gateway = containers(kinds)["gateway"]
-    (file,) = kinds["ConfigMap"]["data"]
-    asked = config_of(gateway["args"])
-    assert asked.name == file
-    assert {"name": "config", "mountPath": str(asked.parent), "readOnly": True} in gateway["volumeMounts"]
-    volumes = {each["name"]: each for each in workload(kinds)["template"]["spec"]["volumes"]}
+    pod, gateway, asked = workload(kinds)["template"]["spec"], containers(kinds)["gateway"], deployed(kinds)
+    ((file, text),) = kinds["ConfigMap"]["data"].items()
+    path = config_of(gateway["args"])
+    assert path.name == file
+    assert {"name": "config", "mountPath": str(path.parent), "readOnly": True} in gateway["volumeMounts"]
+    assert {"name": "state", "mountPath": str(asked.state_dir)} in gateway["volumeMounts"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
     kept = {each["metadata"]["name"] for each in workload(kinds).get("volumeClaimTemplates", ())}
     assert volumes["config"]["configMap"]["name"] == kinds["ConfigMap"]["metadata"]["name"]
     assert {each["name"] for each in gateway["volumeMounts"]} == set(volumes) | kept
-    assert config.notices(deployed(kinds)) == ()
-    (text,) = kinds["ConfigMap"]["data"].values()
-    provided = containers(kinds)["gateway"]["env"]
-    assert {each["name"] for each in provided} == set(re.findall(r"\$\{(\w+)\}", text))
+    assert config.notices(asked) == ()
+    assert {each["name"] for each in gateway["env"]} == set(re.findall(r"\$\{(\w+)\}", text))
     comment = (COMMENTS[name] / "kustomization.yaml").read_text().partition("apiVersion")[0]
-    for each in provided:
+    for each in gateway["env"]:
         secret = each["valueFrom"]["secretKeyRef"]
         assert secret["key"] == each["name"]
         assert f"generic {secret['name']} " in comment
         assert f"--from-literal={each['name']}=" in comment
-    gateway, asked = containers(kinds)["gateway"], deployed(kinds)
     ports = {port["name"]: port["containerPort"] for port in gateway["ports"]}
     assert ports == {"http": asked.listen.address.port, "status": asked.status.listen.port}
     assert asked.listen.address.host == asked.status.listen.host == "0.0.0.0"
     paths = {"startupProbe": LIVE_PATH, "livenessProbe": LIVE_PATH, "readinessProbe": READY_PATH}
-    assert {probe: gateway[probe]["httpGet"] for probe in paths} == {
-        probe: {"path": path, "port": "status"} for probe, path in paths.items()
-    }
+    asks = {probe: {"path": path, "port": "status"} for probe, path in paths.items()}
+    assert {probe: gateway[probe]["httpGet"] for probe in paths} == asks
     assert [port["targetPort"] for port in kinds["Service"]["spec"]["ports"]] == ["http"]
     # Not ready before the listener closes: the delay is longer than the probe needs to notice.
     probe = gateway["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"] < asked.shutdown.delay
-    grace = workload(kinds)["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace >= stopping_seconds(deployed(kinds))
+    assert pod["terminationGracePeriodSeconds"] >= stopping_seconds(asked)
     assert gateway["image"] == f"idempotency-gateway:{__version__}"
-    security = gateway["securityContext"]
-    assert f"{security['runAsUser']}:{security['runAsGroup']}" == final("USER")
-    assert security["runAsNonRoot"] is security["readOnlyRootFilesystem"] is True
-    assert security["allowPrivilegeEscalation"] is False
-    assert security["capabilities"] == {"drop": ["ALL"]}
-    assert workload(kinds)["template"]["spec"]["securityContext"]["fsGroup"] == security["runAsGroup"]
-    assert {"name": "state", "mountPath": str(deployed(kinds).state_dir)} in gateway["volumeMounts"]
-    whole = kustomization(DIRECTORIES[name])
-    assert "disableNameSuffixHash" not in str(whole)
-    assert all("subPath" not in each for each in containers(manifests(name))["gateway"]["volumeMounts"])
-    assert re.search(
-        r"hash in the name of\s+(# )?(the|its) ConfigMap makes every change", comment.replace("\n# ", "\n")
-    )
+    user, group = map(int, final("USER").split(":"))
+    assert gateway["securityContext"] == {
+        "runAsUser": user,
+        "runAsGroup": group,
+        "runAsNonRoot": True,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"]["fsGroup"] == group
+    assert "disableNameSuffixHash" not in str(kustomization(DIRECTORIES[name]))
+    assert all("subPath" not in each for each in gateway["volumeMounts"])
+    told = r"hash in the name of\s+(# )?(the|its) ConfigMap makes every change"
+    assert re.search(told, comment.replace("\n# ", "\n"))
 
 
 @both
 def test_labels_select_the_pods_of_the_manifest(name: str) -> None:
-    """Every selector is the label of the pods."""
     kinds = manifests(name)
-    labels = workload(kinds)["template"]["metadata"]["labels"]
-    selectors = [workload(kinds)["selector"]["matchLabels"], kinds["Service"]["spec"]["selector"]]
-    if "HeadlessService" in kinds:
-        selectors.append(kinds["HeadlessService"]["spec"]["selector"])
-    if "PodDisruptionBudget" in kinds:
-        selectors.append(kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
-        assert kinds["PodDisruptionBudget"]["spec"]["minAvailable"] < workload(kinds)["replicas"]
-    if "NetworkPolicy" in kinds:
-        selectors.append(kinds["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"])
-        admitted = {port["port"] for rule in kinds["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]}
+    specs = {kind: document["spec"] for kind, document in kinds.items() if "spec" in document}
+    selectors = [workload(kinds)["selector"]["matchLabels"]]
+    selectors += [specs[kind]["selector"] for kind in ("Service", "HeadlessService") if kind in specs]
+    if "PodDisruptionBudget" in specs:
+        selectors.append(specs["PodDisruptionBudget"]["selector"]["matchLabels"])
+        assert specs["PodDisruptionBudget"]["minAvailable"] < workload(kinds)["replicas"]
+    if "NetworkPolicy" in specs:
+        selectors.append(specs["NetworkPolicy"]["podSelector"]["matchLabels"])
+        admitted = {port["port"] for rule in specs["NetworkPolicy"]["ingress"] for port in rule["ports"]}
         assert admitted == {port["name"] for port in containers(kinds)["gateway"]["ports"]}
-    assert selectors == [labels] * len(selectors)
+    assert selectors == [workload(kinds)["template"]["metadata"]["labels"]] * len(selectors)
 
 
 @both
@@ -326,36 +320,45 @@ def test_the_pod_has_room_for_what_the_configuration_admits(name: str) -> None:
     kinds = manifests(name)
     asked = deployed(kinds)
     bodies = 2 * asked.limits.max_in_flight
-    longest = max(route.body.max_bytes for route in asked.routes)
-    state = {each["name"]: each for each in workload(kinds)["template"]["spec"]["volumes"]}.get("state")
-    if state is None:
-        (claim,) = workload(kinds)["volumeClaimTemplates"]
-        room = claim["spec"]["resources"]["requests"]["storage"]
-    else:
-        room = state["emptyDir"]["sizeLimit"]
-    assert bodies * longest <= quantity_bytes(room)
+    rooms = [
+        each["emptyDir"]["sizeLimit"]
+        for each in workload(kinds)["template"]["spec"]["volumes"]
+        if each["name"] == "state"
+    ]
+    claims = workload(kinds).get("volumeClaimTemplates", ())
+    (room,) = [*rooms, *(claim["spec"]["resources"]["requests"]["storage"] for claim in claims)]
+    assert bodies * max(route.body.max_bytes for route in asked.routes) <= quantity_bytes(room)
     memory = quantity_bytes(containers(kinds)["gateway"]["resources"]["limits"]["memory"])
     held = bodies * max(route.body.spool_over for route in asked.routes)
     assert BASE_BYTES + held + asked.store.cache_bytes + EdgeSettings().unread_bytes_max <= memory
 
 
 def test_the_edge_has_the_recommended_labels() -> None:
-    """All of them, with this version; what names the pods is a service without an address of its own."""
+    """All of them, with this version. What names the pods is a service without an address of its own, which the monitor
+    of the operator selects by its labels and its port by its name; the job is that of the alerts."""
     (labels,) = kustomization(DIRECTORIES["edge"])["labels"]
     pairs = labels["pairs"]
-    names = {"name", "instance", "version", "part-of", "managed-by"}
-    assert set(pairs) == {f"app.kubernetes.io/{name}" for name in names}
+    assert set(pairs) == {
+        f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "part-of", "managed-by")
+    }
     assert pairs["app.kubernetes.io/version"] == __version__
     assert "includeSelectors" not in labels
-    selected = workload(manifests("edge"))["selector"]["matchLabels"]
+    kinds = manifests("edge")
+    selected = workload(kinds)["selector"]["matchLabels"]
     assert selected == {f"app.kubernetes.io/{name}": "idempotency-gateway" for name in ("name", "instance")}
     assert selected.items() <= pairs.items()
-    kinds = manifests("edge")
     headless = kinds["HeadlessService"]
     assert workload(kinds)["serviceName"] == headless["metadata"]["name"] != kinds["Service"]["metadata"]["name"]
-    assert {port["targetPort"] for port in headless["spec"]["ports"]} <= {
-        port["name"] for port in containers(kinds)["gateway"]["ports"]
-    }
+    ports = headless["spec"]["ports"]
+    assert {port["targetPort"] for port in ports} <= {port["name"] for port in containers(kinds)["gateway"]["ports"]}
+    monitor = read(KUSTOMIZE / "components" / "prometheus-operator" / "service-monitor.yaml")["spec"]
+    on_service = pairs | headless["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= on_service.items()
+    assert not monitor["selector"]["matchLabels"].items() <= pairs.items(), "it is the headless one alone"
+    (endpoint,) = monitor["endpoints"]
+    assert [endpoint["port"]] == [port["name"] for port in ports]
+    assert endpoint["path"] == METRICS_PATH
+    assert on_service[monitor["jobLabel"]] == JOB
 
 
 def test_the_example_is_the_edge_with_its_components() -> None:
@@ -381,44 +384,47 @@ def test_the_example_is_the_edge_with_its_components() -> None:
     assert f"port-forward pod/idempotency-gateway-0 {parsed.admin.listen.port}\n" in comment
 
 
-def test_the_operator_scrapes_each_pod_as_the_job_of_the_alerts() -> None:
-    """The monitor selects the headless service by its labels and the port by its name, and the job is that label."""
-    directory = KUSTOMIZE / "components" / "prometheus-operator"
-    monitor = yaml.safe_load((directory / "service-monitor.yaml").read_text())["spec"]
-    (labels,) = kustomization(DIRECTORIES["edge"])["labels"]
-    headless = manifests("edge")["HeadlessService"]
-    on_service = labels["pairs"] | headless["metadata"]["labels"]
-    assert monitor["selector"]["matchLabels"].items() <= on_service.items()
-    assert not monitor["selector"]["matchLabels"].items() <= labels["pairs"].items(), "it is the headless one alone"
-    (endpoint,) = monitor["endpoints"]
-    assert [endpoint["port"]] == [port["name"] for port in headless["spec"]["ports"]]
-    assert endpoint["path"] == METRICS_PATH
-    (job,) = set(re.findall(r'job="([^"]+)"', (ROOT / "deploy" / "alerts.yml").read_text()))
-    assert on_service[monitor["jobLabel"]] == job
-
-
 def test_generated_files_are_as_they_are_made() -> None:
     """The rules of the operator are the alerts; the chart has the version, and the configuration of the edge."""
     for path, text in generated().items():
         assert path.read_text("utf-8") == text, f"{path.relative_to(ROOT)}: make docs"
-    alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
-    rule = KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml"
-    assert yaml.safe_load(rule.read_text())["spec"] == yaml.safe_load((CHART / "files" / "alerts.yml").read_text())
-    assert yaml.safe_load(rule.read_text())["spec"] == alerts
-    (generator,) = yaml.safe_load((ROOT / "deploy" / "grafana" / "kustomization.yaml").read_text())[
-        "configMapGenerator"
-    ]
+    rule = read(KUSTOMIZE / "components" / "prometheus-operator" / "prometheus-rule.yaml")
+    assert rule["spec"] == read(CHART / "files" / "alerts.yml") == yaml.safe_load(ALERTS)
+    (generator,) = read(ROOT / "deploy" / "grafana" / "kustomization.yaml")["configMapGenerator"]
     assert generator["files"] == ["idempotency-gateway.json"]
     assert generator["options"] == {"disableNameSuffixHash": True, "labels": {"grafana_dashboard": "1"}}
-    chart, values = (yaml.safe_load((CHART / name).read_text()) for name in ("Chart.yaml", "values.yaml"))
+    chart = read(CHART / "Chart.yaml")
     assert chart["version"] == chart["appVersion"] == __version__
-    assert values["config"] == yaml.safe_load((DIRECTORIES["edge"] / "gateway.yaml").read_text())
-    assert values["secretKeys"] == [each["name"] for each in containers(manifests("edge"))["gateway"]["env"]]
+    assert VALUES["config"] == read(DIRECTORIES["edge"] / "gateway.yaml")
+    assert VALUES["secretKeys"] == [each["name"] for each in containers(manifests("edge"))["gateway"]["env"]]
 
 
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
-VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
-each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+VALUES: dict[str, Any] = read(CHART / "values.yaml")
+
+
+def test_the_schema_of_the_values_is_closed() -> None:
+    """A value that is misspelt is none of it; within them, `make test-deploy` shows what is refused."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == {*VALUES, "global"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_of_the_chart_has_what_its_configuration_reads(example: Path) -> None:
+    """`check` has no remark on it; each variable and each file comes from somewhere, and nothing else does."""
+    values = merged(VALUES, read(example))
+    assert values.keys() == VALUES.keys()
+    text = yaml.safe_dump(values["config"])
+    assert config.notices(config.parse(text, environ={}, stand_in=Placeholders())) == ()
+    assert bool(values["existingSecret"]) == bool(values["secretKeys"])
+    variables = {*values["secretKeys"], *(each["name"] for each in values["extraEnv"])}
+    assert variables == set(re.findall(r"\$\{(\w+)\}", text))
+    sources = {name: each for name, each in values.items() if isinstance(each, dict)}
+    files = {name for name, each in sources.items() if each.get("secretName") or each.get("configMapName")}
+    places = {f"/run/secrets/{re.sub('([A-Z])', lambda found: '-' + found[0].lower(), name)}" for name in files}
+    places |= {each["mountPath"] for each in values["extraVolumeMounts"]}
+    assert places == set(re.findall(r"/run/secrets/[a-z-]+(?=/)", text))
 
 
 def merged(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -434,80 +440,15 @@ def merged(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def unknown(given: dict[str, Any], known: dict[str, Any], path: str = "") -> list[str]:
-    """The values that the chart does not have. What it has as an empty map is Kubernetes' own."""
-    found = []
-    for name, value in given.items():
-        if name not in known:
-            found.append(f"{path}{name}")
-        elif isinstance(value, dict) and isinstance(known[name], dict) and known[name]:
-            found += unknown(value, known[name], f"{path}{name}.")
-    return found
-
-
-@each_example
-def test_an_example_of_the_chart_has_what_its_configuration_reads(example: Path) -> None:
-    """`check` has no remark on it; each variable and each file comes from somewhere, and nothing else does."""
-    given = yaml.safe_load(example.read_text())
-    assert unknown({name: each for name, each in given.items() if name != "config"}, VALUES) == []
-    values = merged(VALUES, given)
-    text = yaml.safe_dump(values["config"])
-    assert config.notices(config.parse(text, environ={}, stand_in=Placeholders())) == ()
-    assert bool(values["existingSecret"]) == bool(values["secretKeys"])
-    variables = {*values["secretKeys"], *(each["name"] for each in values["extraEnv"])}
-    assert variables == set(re.findall(r"\$\{(\w+)\}", text))
-    files = {name for name, each in values.items() if isinstance(each, dict) and any(each.get(k) for k in FILE_OF)}
-    places = {f"/run/secrets/{re.sub('([A-Z])', lambda found: '-' + found[0].lower(), name)}" for name in files}
-    places |= {each["mountPath"] for each in values["extraVolumeMounts"]}
-    assert places == set(re.findall(r"/run/secrets/[a-z-]+(?=/)", text))
-
-
-FILE_OF = ("secretName", "configMapName")
-
-
-def test_the_schema_of_the_values_is_closed() -> None:
-    """Everywhere but where Kubernetes itself says what there may be, which `make test-deploy` asks."""
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == {*VALUES, "global"}
-    assert open_in({name: each for name, each in schema["properties"].items() if name != "config"}) == KUBERNETES_OWN
-
-
-def open_in(properties: dict[str, Any], path: str = "") -> set[str]:
-    """The objects of a schema that take any key."""
-    found = set()
-    for name, each in properties.items():
-        inner = each["items"] if each.get("type") == "array" else each
-        if inner.get("type") != "object":
-            continue
-        if "additionalProperties" not in inner:
-            found.add(f"{path}{name}")
-        found |= open_in(inner.get("properties", {}), f"{path}{name}.") if "additionalProperties" in inner else set()
-    return found
-
-
-KUBERNETES_OWN = {
-    *("affinity", "extraPodSpec", "extraVolumes", "global", "initContainers", "podSecurityContext", "securityContext"),
-    *("sidecars", "topologySpreadConstraints", "extraEnv.valueFrom", "updateStrategy.rollingUpdate"),
-    *("autoscaling.metrics", "autoscaling.behavior.scaleDown", "autoscaling.behavior.scaleUp"),
-    *("resources.requests", "resources.limits", "resources.claims"),
-    *(
-        f"networkPolicy.{peers}.{selector}"
-        for peers in ("callers", "monitoring", "ingress.from", "egress.to")
-        for selector in ("namespaceSelector", "podSelector")
-    ),
-}
-
-
 def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
     """Outside of a cluster and in one: the job's label, the path, and in a cluster the names that it looks for."""
-    alerts = (ROOT / "deploy" / "alerts.yml").read_text()
-    (job,) = set(re.findall(r'job="([^"]+)"', alerts))
     for file in ("prometheus.yml", "prometheus-kubernetes.yml"):
-        whole = yaml.safe_load((ROOT / "deploy" / "prometheus" / file).read_text())
+        whole = read(ROOT / "deploy" / "prometheus" / file)
         (scrape,) = whole["scrape_configs"]
-        assert (scrape["job_name"], scrape["metrics_path"]) == (job, METRICS_PATH)
+        assert (scrape["job_name"], scrape["metrics_path"]) == (JOB, METRICS_PATH)
         assert whole["rule_files"] == ["../alerts.yml"]
+        targets = [each["targets"] for each in scrape.get("static_configs", ())]
+        assert targets in ([], [[str(Status().listen)]])
         relabels = scrape.get("relabel_configs", ())
         assert "job" not in {each.get("target_label") for each in relabels}
     (keep,) = (each for each in relabels if each.get("action") == "keep")
@@ -558,45 +499,30 @@ def test_the_service_beside_the_gateway_outlives_it() -> None:
     assert stopping_seconds(asked) <= int(seconds) < grace
 
 
-def unit() -> dict[str, list[str]]:
-    """The settings of the unit, with every value of those that are repeated."""
-    settings: dict[str, list[str]] = {}
-    for line in (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text().splitlines():
-        name, is_setting, value = line.partition("=")
-        if is_setting and not line.startswith("#"):
-            settings.setdefault(name, []).append(value)
-    return settings
-
-
 def test_the_unit() -> None:
     """It runs, reloads and stops the program as that takes it, and tells how operators run commands beside it."""
-    assert "ExecStartPre" not in unit()
-    (line,) = unit()["ExecStart"]
-    program, *arguments = shlex.split(line)
+    text = (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text()
+    pairs = re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
+    settings = dict(pairs)
+    assert sorted(name for name, _ in pairs if name.startswith("Exec")) == ["ExecReload", "ExecStart"]
+    program, *arguments = shlex.split(settings["ExecStart"])
     assert PurePosixPath(program).name == "idempotency-gateway"
     assert config_of(arguments) == CONFIG_PATH
-    (start,), (line,) = unit()["ExecStart"], unit()["ExecReload"]
-    program, command, *arguments = shlex.split(line)
-    assert [program, *arguments] == [word for word in shlex.split(start) if word != "run"]
-    assert command == "reload"
-    settings = {name: values[-1] for name, values in unit().items()}
-    assert f"/var/lib/{settings['StateDirectory']}" == state_dir()
-    assert settings["DynamicUser"] == "yes"
+    assert shlex.split(settings["ExecReload"]) == [program, *(word.replace("run", "reload") for word in arguments)]
+    assert f"/var/lib/{settings['StateDirectory']}" == STATE_DIR
     defaults = config.load(ROOT / "config" / "compose.yaml", environment("gateway"))
     assert (duration_seconds(settings["TimeoutStopSec"]) or 0) >= stopping_seconds(defaults)
-    assert settings["KillSignal"] == "SIGTERM"
-    assert settings["Restart"] == "on-failure"
-    assert settings["RestartPreventExitStatus"] == str(EXIT_WRONG)
-    assert PurePosixPath(settings["EnvironmentFile"].removeprefix("-")).parent == CONFIG_PATH.parent
-    text = (ROOT / "deploy" / "systemd" / "idempotency-gateway.service").read_text()
+    file = settings["EnvironmentFile"].removeprefix("-")
+    assert PurePosixPath(file).parent == CONFIG_PATH.parent
+    fixed = {"DynamicUser": "yes", "KillSignal": "SIGTERM", "Restart": "on-failure"}
+    assert settings.items() >= {**fixed, "RestartPreventExitStatus": str(EXIT_WRONG)}.items()
     comment = "\n".join(line.removeprefix("#") for line in text.partition("[Unit]")[0].splitlines())
     (line,) = re.findall(r"systemd-run (?:.*\\\n)*.*", comment)
     words = shlex.split(line)
-    program = words.index(shlex.split(unit()["ExecStart"][0])[0])
-    assert parser().parse_args(words[program + 1 :]).command == "inspect"
-    asked = set(words[:program])
-    assert {f"StateDirectory={unit()['StateDirectory'][0]}", "DynamicUser=yes", "--uid=idempotency-gateway"} <= asked
-    assert f"EnvironmentFile={unit()['EnvironmentFile'][0].removeprefix('-')}" in asked
+    begin = words.index(program)
+    assert parser().parse_args(words[begin + 1 :]).command == "inspect"
+    asked = {f"StateDirectory={settings['StateDirectory']}", "DynamicUser=yes", "--uid=idempotency-gateway"}
+    assert {*asked, f"EnvironmentFile={file}"} <= set(words[:begin])
 
 
 def test_what_the_package_needs_besides_python_is_in_it() -> None:
@@ -609,17 +535,12 @@ def test_what_the_package_needs_besides_python_is_in_it() -> None:
     assert others - packed == set()
 
 
-CHECKLIST = (ROOT / "docs" / "operate" / "release.md").read_text()
-
-
 def test_the_list_of_contents_has_what_the_image_has() -> None:
     """Each package of the lock file by its version, but for those that build."""
     bill = bill_of_materials((ROOT / "requirements.lock").read_text())
     found = {each["name"]: each["version"] for each in bill["components"]}
     locked = re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    assert {*found.items()} == {*locked} - {
-        (name, version) for name, version in locked if name in ("pip", "setuptools")
-    }
+    assert {*found.items()} == {(name, version) for name, version in locked if name not in ("pip", "setuptools")}
     (needs,) = bill["dependencies"]
     assert needs["dependsOn"] == [each["bom-ref"] for each in bill["components"]]
     assert needs["ref"] == bill["metadata"]["component"]["bom-ref"]
@@ -634,12 +555,9 @@ def test_the_checklist_is_of_this_version_and_says_that_a_licence_is_missing() -
 
 def test_the_guide_shows_what_there_is() -> None:
     """Its configuration is whole, its files exist, and its commands are the program's."""
-    guide = ROOT / "docs" / "operate" / "deploy.md"
-    text = guide.read_text()
+    text = (ROOT / "docs" / "operate" / "deploy.md").read_text()
     (example,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     config.parse(example)
-    for target in re.findall(r"\]\((\.\./[^)#]+)", text):
-        assert (guide.parent / target).resolve().exists(), target
     for path in re.findall(r"`((?:overlays|components)/[\w-]+)`", text):
         assert (KUSTOMIZE / path).is_dir(), path
     for line in re.findall(r"^ {4}idempotency-gateway (.*)$", text, re.MULTILINE):
@@ -653,14 +571,14 @@ def test_the_guide_shows_what_there_is() -> None:
 def test_the_composed_prometheus_reads_the_alerts_and_grafana_reads_it(composed: Config) -> None:
     """Its rules and its target are mounted and named as it is, and Grafana's source is its address."""
     directory = mounts("prometheus")["/etc/prometheus/prometheus.yml"]
-    whole = yaml.safe_load((ROOT / directory).read_text())
+    whole = read(ROOT / directory)
     (rules,) = whole["rule_files"]
     assert mounts("prometheus")[str(PurePosixPath("/etc/prometheus") / rules)] == "./deploy/alerts.yml"
     (scrape,) = whole["scrape_configs"]
     assert scrape["static_configs"] == [{"targets": [f"gateway:{composed.status.listen.port}"]}]
-    assert scrape["job_name"] in (ROOT / "deploy" / "alerts.yml").read_text()
+    assert scrape["job_name"] == JOB
     sources = mounts("grafana")["/etc/grafana/provisioning/datasources/prometheus.yml"]
-    (source,) = yaml.safe_load((ROOT / sources).read_text())["datasources"]
+    (source,) = read(ROOT / sources)["datasources"]
     assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
-    provider = yaml.safe_load((ROOT / mounts("grafana")["/etc/grafana/provisioning/dashboards/files.yml"]).read_text())
+    provider = read(ROOT / mounts("grafana")["/etc/grafana/provisioning/dashboards/files.yml"])
     assert provider["providers"][0]["options"]["path"] in mounts("grafana")

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, redirect_stdout
+from contextlib import asynccontextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
@@ -54,7 +54,6 @@ class Shown:
 
 
 def masked(value: Any) -> Any:
-    """The value without what differs from run to run."""
     match value:
         case dict():
             return {name: "N" if name in COUNTS else masked(each) for name, each in value.items()}
@@ -66,16 +65,14 @@ def masked(value: Any) -> Any:
             return value
 
 
-def shown_in(guide: str) -> list[Shown]:
-    """The requests and responses in the `console` blocks of a page, in order."""
-    return [_read(block) for block in commands_in(guide) if block.startswith("$ curl")]
-
-
-def commands_in(guide: str) -> list[str]:
-    """The `console` blocks of a page, in order."""
-    found: list[str] = re.findall(r"^```console\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
+def blocks_in(guide: str, language: str) -> list[str]:
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
     assert found, guide
     return found
+
+
+def shown_in(guide: str) -> list[Shown]:
+    return [_read(block) for block in blocks_in(guide, "console") if block.startswith("$ curl")]
 
 
 def _read(block: str) -> Shown:
@@ -90,7 +87,7 @@ def _read(block: str) -> Shown:
 @asynccontextmanager
 async def running(guide: str, directory: Path) -> AsyncIterator[tuple[GatewayProcess, RecordingUpstream]]:
     """The first configuration of a guide as a process, in front of a service."""
-    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
+    text = blocks_in(guide, "yaml")[0]
     assert len(text.splitlines()) <= 14
     config = yaml.safe_load(text)
     async with RecordingUpstream() as upstream:
@@ -102,27 +99,22 @@ async def running(guide: str, directory: Path) -> AsyncIterator[tuple[GatewayPro
 
 async def compare(shown: Shown, port: int, *, in_part: bool = False) -> None:
     """Send the command until the response is the shown one, or for a while; `in_part`: it may have more members."""
-    last: list[Any] = []
+    expected = masked([shown.status, shown.headers, shown.body])
+    found: list[Any] = []
 
     async def is_as_shown() -> bool:
         response: Response = await curl(shown.command, port)
-        found = [response.status, {name: response.header(name) for name in shown.headers}]
-        expected: list[Any] = [shown.status, shown.headers]
-        if shown.body is not None:
-            found.append(_part_of(response.json(), shown.body) if in_part else response.json())
-            expected.append(shown.body)
-        last[:] = [masked(found), masked(expected)]
-        return bool(last[0] == last[1])
+        body = None if shown.body is None else response.json()
+        headers = {name: response.header(name) for name in shown.headers}
+        found[:] = masked([response.status, headers, _part_of(body, shown.body) if in_part else body])
+        return bool(found == expected)
 
-    try:
+    with suppress(AssertionError):
         await eventually(is_as_shown, 10.0)
-    except AssertionError:
-        found, expected = last
-        assert found == expected, shown.command
+    assert found == expected, shown.command
 
 
 def _part_of(found: Any, shown: Any) -> Any:
-    """What is found of the members that are shown."""
     match found, shown:
         case dict(), dict():
             return {name: _part_of(found[name], each) for name, each in shown.items() if name in found}
@@ -133,7 +125,6 @@ def _part_of(found: Any, shown: Any) -> Any:
 
 
 async def test_readme(tmp_path: Path) -> None:
-    """A charge and its replay have the bytes that the README shows."""
     with DemoProcess(tmp_path) as demo:
         for each in shown_in("../README.md"):
             await compare(each, demo.port)
@@ -142,8 +133,7 @@ async def test_readme(tmp_path: Path) -> None:
 @asynccontextmanager
 async def trial(directory: Path, guide: str = "quick-start.md") -> AsyncIterator[tuple[GatewayProcess, int]]:
     """The set-up of the quick start, or of another guide with its service, and the port of its admin API."""
-    (text, *_) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / guide).read_text(), re.DOTALL | re.MULTILINE)
-    config = yaml.safe_load(text)
+    config = yaml.safe_load(blocks_in(guide, "yaml")[0])
     config["admin"]["listen"] = f"127.0.0.1:{free_port()}"
     async with CardService("127.0.0.1", 0) as service:
         config["upstream"]["url"] = f"http://127.0.0.1:{service.port}"
@@ -153,12 +143,12 @@ async def trial(directory: Path, guide: str = "quick-start.md") -> AsyncIterator
 
 async def test_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """From the first charge to the resolved doubt, command by command."""
-    (answer,) = re.findall(r"^```http\n(.*?)^```$", (DOCS / "quick-start.md").read_text(), re.DOTALL | re.MULTILINE)
+    (answer,) = blocks_in("quick-start.md", "http")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "saved.http").write_text(answer)
     async with trial(tmp_path) as (gateway, _):
-        for block in commands_in("quick-start.md"):
+        for block in blocks_in("quick-start.md", "console"):
             if block.startswith("$ curl"):
                 await compare(_read(block), gateway.port)
                 continue
@@ -168,7 +158,6 @@ async def test_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def _ageless(output: str) -> list[str]:
-    """What a command prints, without what differs from run to run."""
     return [re.sub(r"\b\d+(?:ms|s) +", "N ", VARYING.sub("*", line)).rstrip() for line in output.splitlines()]
 
 
@@ -213,20 +202,19 @@ async def test_inbox(tmp_path: Path) -> None:
 
 
 async def test_events(tmp_path: Path) -> None:
-    """A payment, and the event about it."""
     async with running("events.md", tmp_path) as (gateway, upstream):
         upstream.on("/v1/payments", CREATED)
         (payment,) = shown_in("events.md")
         await compare(payment, gateway.port)
         await eventually(lambda: '"specversion"' in gateway.output(), 10.0)
         (line,) = [line for line in gateway.output().splitlines() if '"specversion"' in line]
-        (event,) = re.findall(r"^```json\n(.*?)^```$", (DOCS / "events.md").read_text(), re.DOTALL | re.MULTILINE)
+        (event,) = blocks_in("events.md", "json")
         assert masked(json.loads(line)) == masked(json.loads(event))
 
 
 async def test_events_on_the_same_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The webhook that is shown gets its event; what waits for a later try comes once its sink was resumed."""
-    first, _, shown = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / "events.md").read_text(), re.DOTALL | re.MULTILINE)
+    first, _, shown = blocks_in("events.md", "yaml")
     config = yaml.safe_load(first) | yaml.safe_load(shown)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LEDGER_SECRET", f"whsec_{'0f' * 32}")

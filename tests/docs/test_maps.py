@@ -21,7 +21,6 @@ _NAME = re.compile(r"`([a-z_]+)`")
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: str(package.relative_to(ROOT)))
 def test_every_module_is_on_the_map(package: Path) -> None:
-    """Whoever opens a package finds each of its modules named, and no other."""
     entrance = ast.parse((package / "__init__.py").read_text("utf-8"))
     named = set(_NAME.findall(ast.get_docstring(entrance) or ""))
     modules = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/*.py")}
@@ -31,25 +30,16 @@ def test_every_module_is_on_the_map(package: Path) -> None:
 ROOMS = [package for package in PACKAGES if package.parent.name == "gateway"]
 
 
-def _last_paragraph(room: Path) -> str:
-    entrance = ast.parse((room / "__init__.py").read_text("utf-8"))
-    return " ".join((ast.get_docstring(entrance) or "").split("\n\n")[-1].split())
-
-
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_every_room_says_what_it_imports(room: Path) -> None:
-    """At its entrance stand the rooms that it needs, and no other."""
+def test_every_room_says_how_it_is_entered_and_what_it_imports(room: Path) -> None:
+    """At its entrance stands a way in that exists, and the rooms that it needs, and no other."""
+    entrance = ast.get_docstring(ast.parse((room / "__init__.py").read_text("utf-8"))) or ""
+    said = re.fullmatch(r"Entered by (.+?)\. Imports (.+)\.", " ".join(entrance.split("\n\n")[-1].split()))
     trees = [ast.parse(path.read_text("utf-8")) for path in room.rglob("*.py")]
     imports = [node.module or "" for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found = {module.split(".")[1] for module in imports if module.startswith("gateway.")} - {room.name}
-    assert _last_paragraph(room).endswith(f"Imports {', '.join(sorted(found)) or 'no other room'}.")
-
-
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_every_room_says_how_it_is_entered(room: Path) -> None:
-    """What stands there as its way in exists."""
-    entries = re.fullmatch(r"Entered by (.+?)\. Imports .*", _last_paragraph(room))
-    for entry in entries[1].split(", "):
+    assert said[2] == (", ".join(sorted(found)) or "no other room")
+    for entry in said[1].split(", "):
         *modules, name = entry.split(".")
         modules, names = [part for part in modules if part.islower()], [part for part in modules if not part.islower()]
         module = import_module(".".join(("gateway", room.name, *modules)))

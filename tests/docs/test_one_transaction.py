@@ -6,7 +6,8 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,60 +36,49 @@ SETTLED_SECONDS: Final = 10.0 + 30.0 + 30.0 + 1.0
 STEPS_MAX: Final = 60
 
 
-class Database:
-    """Where the service keeps its charges; `url` is how it is told."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def run(self, statements: str) -> list[tuple[Any, ...]]:
-        if self.url.startswith("sqlite:"):
-            db = apsw.Connection(self.url.removeprefix("sqlite:"))
-            try:
-                return list(db.execute(statements))
-            finally:
-                db.close()
-        connection = await asyncpg.connect(self.url)
-        try:
-            if statements.startswith("SELECT"):
-                return [tuple(row) for row in await connection.fetch(statements)]
-            await connection.execute(statements)
-            return []
-        finally:
-            await connection.close()
+async def run(database: str, statements: str) -> list[tuple[Any, ...]]:
+    """In the database where the service keeps its charges."""
+    if database.startswith("sqlite:"):
+        with closing(apsw.Connection(database.removeprefix("sqlite:"))) as db:
+            return list(db.execute(statements))
+    connection = await asyncpg.connect(database)
+    try:
+        if statements.startswith("SELECT"):
+            return [tuple(row) for row in await connection.fetch(statements)]
+        await connection.execute(statements)
+        return []
+    finally:
+        await connection.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    if request.param == "sqlite":
-        return Database(f"sqlite:{tmp_path}/service.db")
-    return Database(request.getfixturevalue("postgres_url"))
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """As the service is told where it is."""
+    postgres = request.param == "postgres"
+    return request.getfixturevalue("postgres_url") if postgres else f"sqlite:{tmp_path}/service.db"
 
 
+@dataclass
 class Services:
     """The services of `dying`, one after the other, on one port."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    process: asyncio.subprocess.Process
 
     async def begin(self, step: int) -> None:
         """One that dies at this step; 0: one that lives."""
-        self._process.stdin.write(f"{step}\n".encode())
-        await self._is("listens")
+        self.process.stdin.write(f"{step}\n".encode())
+        await self.say("listens")
 
-    async def is_dead(self) -> None:
-        await self._is("dead")
-
-    async def _is(self, word: str) -> None:
+    async def say(self, word: str) -> None:
         async with asyncio.timeout(30):
-            assert (await self._process.stdout.readline()).decode().strip() == word
+            assert (await self.process.stdout.readline()).decode().strip() == word
 
 
 @asynccontextmanager
-async def services(directory: Path, database: Database, port: int) -> AsyncIterator[Services]:
+async def services(directory: Path, database: str, port: int) -> AsyncIterator[Services]:
     for name, text in FILES.items():
         (directory / name).write_text(text)
-    words = [sys.executable, str(Path(__file__).with_name("dying.py")), str(directory), database.url, str(port)]
+    words = [sys.executable, str(Path(__file__).with_name("dying.py")), str(directory), database, str(port)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
     try:
@@ -115,12 +105,12 @@ async def charge(home: House, key: str) -> tuple[int, str | None, str]:
     return *status_of(response), response.body.decode()
 
 
-async def at_every_step(run: Services, home: House, keys: list[str]) -> int:
+async def at_every_step(dying: Services, home: House, keys: list[str]) -> int:
     """Have a service die at each step of a charge; how many charges the last one survived."""
     for step in range(1, STEPS_MAX):
-        await run.begin(step)
+        await dying.begin(step)
         survived = await until_it_dies(home, keys)
-        await run.is_dead()
+        await dying.say("dead")
         if survived:
             assert step > 10
             return survived
@@ -139,25 +129,25 @@ async def until_it_dies(home: House, keys: list[str]) -> int:
 
 
 @pytest.mark.parametrize("recovery", ["probe", pytest.param("resend", marks=pytest.mark.full)])
-async def test_a_service_that_dies_at_every_step(database: Database, recovery: str, tmp_path: Path) -> None:
+async def test_a_service_that_dies_at_every_step(database: str, recovery: str, tmp_path: Path) -> None:
     """No doubt is left, each charge is there once, and each caller has the answer that is written beside it."""
-    await database.run(FILES["tables.sql"])
+    await run(database, FILES["tables.sql"])
     clocks, port = Clocks(tmp_path), free_port()
     chosen = SETTINGS["recovery"] if recovery == "probe" else recovery
-    async with gateway(tmp_path, port, clocks, recovery=chosen) as home, services(tmp_path, database, port) as run:
+    async with gateway(tmp_path, port, clocks, recovery=chosen) as home, services(tmp_path, database, port) as dying:
         keys: list[str] = []
-        survived = await at_every_step(run, home, keys)
-        ((charged,),) = await database.run("SELECT count(*) FROM charge")
+        survived = await at_every_step(dying, home, keys)
+        ((charged,),) = await run(database, "SELECT count(*) FROM charge")
         assert survived + 1 < charged < len(keys) - 5, "some died before their effect was there, and some after it"
-        await run.begin(0)
+        await dying.begin(0)
         clocks.pass_time(SETTLED_SECONDS, home)
         answers = await asyncio.gather(*(charge(home, key) for key in keys))
         assert {status for status, _, _ in answers} == {201}
         assert {verdict for _, verdict, _ in answers} <= {"stored", "replayed", "recovered"}
-        rows = await database.run("SELECT answer FROM operation JOIN charge ON charge.operation = operation.id")
+        rows = await run(database, "SELECT answer FROM operation JOIN charge ON charge.operation = operation.id")
         assert sorted(answer for (answer,) in rows) == sorted(body for _, _, body in answers)
-        assert await database.run("SELECT count(*) FROM operation") == [(len(keys),)]
-        assert await database.run("SELECT count(*) FROM charge") == [(len(keys),)]
+        assert await run(database, "SELECT count(*) FROM operation") == [(len(keys),)]
+        assert await run(database, "SELECT count(*) FROM charge") == [(len(keys),)]
         metrics = (await home.status("/metrics")).body
         assert b'idempotency_in_doubt{route="charge"} 0.0' in metrics
 
@@ -165,8 +155,7 @@ async def test_a_service_that_dies_at_every_step(database: Database, recovery: s
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 async def test_a_probe_waits_for_a_transaction_that_is_open(postgres_url: str, ending: str, tmp_path: Path) -> None:
     """It says neither yes nor no beside one, and leaves nothing behind."""
-    database = Database(postgres_url)
-    await database.run(FILES["tables.sql"])
+    await run(postgres_url, FILES["tables.sql"])
     (tmp_path / "on_postgres.py").write_text(FILES["on_postgres.py"])
     recipe = load(str(tmp_path), "on_postgres")
     slow = await asyncpg.connect(postgres_url)
@@ -185,4 +174,4 @@ async def test_a_probe_waits_for_a_transaction_that_is_open(postgres_url: str, e
         assert found == ((201, "{}") if ending == "COMMIT" else None)
         assert await recipe.find(pool, "op-2") is None
     await slow.close()
-    assert await database.run("SELECT count(*) FROM operation") == [(int(ending == "COMMIT"),)]
+    assert await run(postgres_url, "SELECT count(*) FROM operation") == [(int(ending == "COMMIT"),)]

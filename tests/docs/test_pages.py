@@ -46,19 +46,11 @@ OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURIT
 TEXTS = {page: page.read_text("utf-8") for page in (*PAGES, *OTHERS)}
 ALL = "\n".join(TEXTS[page] for page in PAGES)
 PROSE = re.sub(r"^ *```.*?^ *```$", "", ALL, flags=re.DOTALL | re.MULTILINE)
-PENDING = [
-    DOCS / name
-    for name in (
-        *("explain.md", "observe.md", "reload.md", "console.md", "telemetry.md"),
-        *("operate/runbook.md", "operate/deploy.md", "api/README.md"),
-    )
-]
-"""Pages that are linked before they are written."""
 LINKS = [(page, link) for page, text in TEXTS.items() for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+"""Pages that are linked before they are written."""
 
 
 def blocks(language: str, text: str) -> list[str]:
-    """The fenced blocks of a language, in order."""
     found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
     return [re.sub(f"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
 
@@ -91,38 +83,27 @@ def test_a_page_can_be_read(page: Path) -> None:
 
 
 def test_every_generated_part_stands_somewhere() -> None:
-    """Each once."""
     assert sorted(name for page in PAGES for name in parts_of(TEXTS[page])) == sorted(PARTS)
 
 
 def test_every_link_leads_somewhere() -> None:
-    """To a file that is there and, if it names one, to a heading of it."""
+    """To a file that is there and, if it names one, to a heading of it. The index leads to each page, but for those of
+    single problems, which responses lead to."""
     assert len(LINKS) > 100
     assert [f"{name_of(page)}: {link}" for page, link in LINKS if "://" not in link and not leads_on(page, link)] == []
+    index = DOCS / "README.md"
+    linked = {(DOCS / link.partition("#")[0]).resolve() for page, link in LINKS if page == index}
+    others = [page for page in PAGES if page not in (README, index) and page.parent.name != "problems"]
+    assert [name_of(page) for page in others if page not in linked] == []
 
 
 def leads_on(page: Path, link: str) -> bool:
-    """Whether the file is there, and the heading in it."""
     path, _, heading = link.partition("#")
     target = (page.parent / path).resolve() if path else page
-    if not target.exists():
-        return target in PENDING
-    return not heading or heading in headings(target.read_text("utf-8"))
-
-
-def headings(text: str) -> list[str]:
-    lines = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
-    return [anchor(line) for line in lines]
-
-
-def test_every_page_can_be_found() -> None:
-    """The index leads to each of them, but for those of single problems, which responses lead to."""
-    linked = {(DOCS / link.partition("#")[0]).resolve() for page, link in LINKS if page == DOCS / "README.md"}
-    assert [
-        name_of(page)
-        for page in PAGES
-        if page not in {*linked, README, DOCS / "README.md"} and page.parent.name != "problems"
-    ] == []
+    if not heading or not target.exists():
+        return target.exists()
+    prose = re.sub(r"^```.*?^```$", "", target.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return heading in map(anchor, re.findall(r"^#+ (.+)$", prose, re.MULTILINE))
 
 
 FRAME = blocks("yaml", TEXTS[DOCS / "configure" / "stores.md"])[0]
@@ -152,7 +133,6 @@ def configurations() -> Iterator[Any]:
 
 @pytest.mark.parametrize("text", list(configurations()))
 def test_every_configuration_passes_the_check(text: str) -> None:
-    """As it is written, or in its frame."""
     config.parse(text, environ={"HOME": "/home/you"}, stand_in=Placeholders())
 
 
@@ -160,6 +140,12 @@ def test_ten_lines_are_enough_to_begin_with() -> None:
     """The README's configuration has ten lines, needs no secret, and `check` has nothing to remark on it."""
     assert len(blocks("yaml", TEXTS[README])[0].splitlines()) <= 10
     assert config.notices(FIRST) == ()
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    text = TEXTS[DOCS / "reference" / "configuration.md"]
+    names = [field.alias or name for _, model in sections() for name, field in model.model_fields.items()]
+    assert [name for name in names if f"| `{name}` |" not in text] == []
 
 
 async def test_what_runs_on_one_host_starts_as_written(tmp_path: Path) -> None:
@@ -197,16 +183,7 @@ def _row_settings(row: str) -> list[str]:
     return re.findall(r"`(\w+: [^`]+)`", row) if row.startswith("| ") else []
 
 
-def test_every_setting_is_in_the_reference() -> None:
-    """With a row in the table of its section."""
-    text = TEXTS[DOCS / "reference" / "configuration.md"]
-    for _, model in sections():
-        for name, field in model.model_fields.items():
-            assert f"| `{field.alias or name}` |" in text
-
-
 def test_every_dotted_name_is_a_key_of_the_configuration() -> None:
-    """What begins like a section of the configuration is one of its keys."""
     names = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PROSE)) - {each.value for each in EventType}
     known = {
         name for name in names if _is_key(Config, name.partition(".")[0]) or _is_key(Route, name.partition(".")[0])
@@ -236,7 +213,6 @@ def command_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", [line for line in dict.fromkeys(command_lines()) if "COMMAND" not in line])
 def test_every_command_line_is_understood(line: str) -> None:
-    """The program's own parser takes it."""
     parser().parse_args(shlex.split(line.replace("OPERATION_ID", "6f1c1b0e-5f2a-8a3c-9d1e-2b7f0c4d5e6a")))
 
 
@@ -253,7 +229,6 @@ def test_every_target_and_variable_of_make_exists() -> None:
 
 
 async def test_every_metric_that_is_named_is_exposed() -> None:
-    """From the start."""
     body, _ = await Metrics(routes=["a"], has_fast_tier=True, version="1").render("text/plain")
     named = set(re.findall(r"(?<!schema\s)`(idempotency_[a-z_]+)[`{]", PROSE)) - {"idempotency_gateway"}
     assert len(named) > 40
@@ -261,7 +236,6 @@ async def test_every_metric_that_is_named_is_exposed() -> None:
 
 
 def test_every_verdict_is_explained() -> None:
-    """On the page of the verdicts."""
     text = TEXTS[DOCS / "reference" / "verdicts.md"]
     assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
 
@@ -334,5 +308,4 @@ def spoken(text: str) -> str:
     ids=lambda value: value[:40],
 )
 def test_the_numbers_are_the_defaults(sentence: str, value: str) -> None:
-    """A number in the text is the one in the program."""
     assert sentence.format(value) in " ".join(PROSE.split())

@@ -34,11 +34,18 @@ def _names_in(file: Path) -> set[str]:
     return {node.name for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, functions)}
 
 
-def test_every_test_that_is_named_exists() -> None:
-    """Whoever looks for the proof of an invariant, or of a comparison, finds it."""
-    named = [(found[1], found[2]) for found in _TEST.finditer(PROOF + COMPARISON)]
+def test_everything_that_is_named_exists() -> None:
+    """Whoever looks for the proof of an invariant, or of a comparison, finds it: tests, directories, programs."""
+    whole = PROOF + COMPARISON
+    named = [(found[1], found[2]) for found in _TEST.finditer(whole)]
     assert len(named) > INVARIANTS
     assert [(file, name) for file, name in named if name not in _names_in(ROOT / file)] == []
+    modules = [found[1].replace(".", "/") for found in _MODULE.finditer(PROOF)]
+    assert modules
+    for module in modules:
+        assert any((ROOT / path).exists() for path in (f"{module}.py", f"{module}/__main__.py"))
+    assert [found[1] for found in _PLACE.finditer(whole) if not (ROOT / found[1]).exists()] == []
+    assert [name for name in re.findall(r"--run ([\w-]+)", PROOF) if name not in DEFECTS] == []
 
 
 def test_every_source_of_the_comparison_is_listed_and_used() -> None:
@@ -50,16 +57,6 @@ def test_every_source_of_the_comparison_is_listed_and_used() -> None:
     assert used == {letter or number for letter, number in found}
 
 
-def test_every_place_and_program_that_is_named_exists() -> None:
-    """Directories, files and programs are where the text says."""
-    modules = [found[1].replace(".", "/") for found in _MODULE.finditer(PROOF)]
-    assert modules
-    for module in modules:
-        assert any((ROOT / path).exists() for path in (f"{module}.py", f"{module}/__main__.py"))
-    assert [found[1] for found in _PLACE.finditer(PROOF + COMPARISON) if not (ROOT / found[1]).exists()] == []
-    assert [name for name in re.findall(r"--run ([\w-]+)", PROOF) if name not in DEFECTS] == []
-
-
 def test_every_invariant_has_a_test() -> None:
     """All of them are there, in their order, each with at least one test beside the simulation."""
     found = dict(_invariants())
@@ -68,7 +65,6 @@ def test_every_invariant_has_a_test() -> None:
 
 
 def test_every_test_belongs_to_one_part() -> None:
-    """No file of tests is left out, and none runs twice."""
     named = [*[name for part in PARTS for name in part if name != SHARED], SHARED, *BESIDE]
     assert len(named) == len(set(named))
     places = [place for given in runner._places(PARTS) for place in given]

@@ -42,7 +42,7 @@ class Recipe:
 
     port: int
     upstream: RecordingUpstream
-    callers: tuple[Caller, Caller]
+    callers: tuple[Caller, ...]
     nobody: Caller
     refusal: int | None
 
@@ -69,17 +69,17 @@ async def running(name: str, tmp_path: Path) -> AsyncIterator[Recipe]:
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(RecordingUpstream())
         replaced = {"http://127.0.0.1:9000": upstream.url, "/var/lib/idempotency-gateway": f"{tmp_path}/state"}
-        callers, nobody, refusal = (Caller(), Caller()), Caller(), 401
+        nobody, refusal = Caller(), 401
         match name:
             case "oauth2-proxy":
                 authority = await stack.enter_async_context(RecordingUpstream())
                 authority.on(None, oauth2_proxy)
                 replaced["http://127.0.0.1:4180"] = authority.url
-                callers = Caller((("Cookie", "_oauth2_proxy=a"),)), Caller((("Cookie", "_oauth2_proxy=b"),))
+                callers = [Caller((("Cookie", f"_oauth2_proxy={cookie}"),)) for cookie in "ab"]
                 nobody = Caller((("X-Auth-Request-User", "alice"),))
             case "envoy":
                 replaced["10.1.0.0/16"] = "127.0.0.0/8"
-                callers = Caller((("X-User-Id", "alice"),)), Caller((("X-User-Id", "bob"),))
+                callers = [Caller((("X-User-Id", user),)) for user in ("alice", "bob")]
                 refusal = 400
             case "keycloak" | "auth0":
                 issuer = await stack.enter_async_context(Issuer(signing_key("k1", "RS256")))
@@ -90,42 +90,36 @@ async def running(name: str, tmp_path: Path) -> AsyncIterator[Recipe]:
                     named["iss"] = jwt["issuer"]
                 else:
                     replaced[jwt["issuer"]] = issuer.url
-                alice, bob = (Caller((bearer(issuer.token(time.time(), sub, **named)),)) for sub in ("a", "b"))
-                callers = alice, bob
-                nobody = Caller((bearer(issuer.token(time.time(), "a", **named | {"aud": "another-api"})),))
-            case "mesh":
+                *callers, nobody = (
+                    Caller((bearer(issuer.token(time.time(), subject, **named | other)),))
+                    for subject, other in (("a", {}), ("b", {}), ("a", {"aud": "another-api"}))
+                )
+            case _:
                 tls = Authority(tmp_path)
                 own = tls.issue("localhost", "127.0.0.1")
                 files = {"tls.crt": own.cert, "tls.key": own.key, "bundle.pem": tls.ca_file}
                 replaced |= {f"/run/mesh/{old}": str(new) for old, new in files.items()}
-                alice, bob = (
-                    Caller(tls=tls.client_context(tls.issue_to(UniformResourceIdentifier(f"spiffe://shop/{name}"))))
-                    for name in ("orders", "billing")
-                )
-                callers, nobody, refusal = (alice, bob), Caller(tls=tls.client_context()), None
+                names = [UniformResourceIdentifier(f"spiffe://shop/{each}") for each in ("orders", "billing")]
+                callers = [Caller(tls=tls.client_context(tls.issue_to(each))) for each in names]
+                nobody, refusal = Caller(tls=tls.client_context()), None
         for old, new in replaced.items():
             assert old in text, old
             text = text.replace(old, new)
         text = re.sub(r"0\.0\.0\.0:[0-9]+", "127.0.0.1:0", text)
         text += f"state_dir: {tmp_path}/state\nstatus: {{listen: 127.0.0.1:0}}\nshutdown: {{delay: 0s}}\n"
-        (tmp_path / "gateway.yaml").write_text(text)
         gateway = Gateway(parse(text))
         await gateway.start()
         stack.push_async_callback(gateway.stop)
-        yield Recipe(gateway.address[1], upstream, callers, nobody, refusal)
+        yield Recipe(gateway.address[1], upstream, tuple(callers), nobody, refusal)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_it_passes_the_check(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As it is written, but for files of another machine; and without a remark."""
-    path = tmp_path / "gateway.yaml"
+async def test_it_tells_callers_apart(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is written, but for files of another machine, `check` has no remark. Each caller has its own keys, and
+    whoever is none is refused before anything is claimed."""
+    path = tmp_path / "written.yaml"
     path.write_text(EXAMPLES[name])
     assert main(["check", "--strict", "--without-files", "--config", str(path)]) == 0, capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-async def test_it_tells_callers_apart(name: str, tmp_path: Path) -> None:
-    """Each caller has its own keys, and whoever is none is refused before anything is claimed."""
     async with running(name, tmp_path) as it:
         alice, bob = it.callers
         for caller, verdict in ((alice, "stored"), (alice, "replayed"), (bob, "stored")):
@@ -141,7 +135,6 @@ async def test_it_tells_callers_apart(name: str, tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_recipe() -> None:
-    """And no other one."""
     linked = re.findall(r"\(\.\./\.\./config/examples/([a-z0-9-]+)\.yaml\)", PAGE)
     assert sorted(linked) == sorted(EXAMPLES)
 

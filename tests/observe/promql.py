@@ -7,41 +7,26 @@ limits that Prometheus sets to that.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import add, eq, ge, gt, le, lt, mul, ne, sub
+from statistics import fmean
 from typing import Final
 
-AGGREGATIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
-    "sum": sum,
-    "max": max,
-    "min": min,
-    "count": len,
-    "avg": lambda values: sum(values) / len(values),
-}
+Operator = Callable[[float, float], float]
+Aggregation = Callable[[Sequence[float]], float]
+AGGREGATIONS: Final[dict[str, Aggregation]] = {"sum": sum, "max": max, "min": min, "count": len, "avg": fmean}
 OF_COUNTERS: Final = frozenset(("rate", "increase"))
 _OF_ANYTHING: Final = frozenset(("absent", "histogram_quantile", "time"))
+_SETS: Final = frozenset(("and", "or", "unless"))
+_COMPARISONS: Final[dict[str, Operator]] = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
+_ARITHMETIC: Final[dict[str, Operator]] = {"+": add, "-": sub, "*": mul, "/": lambda a, b: a / b if b else float("nan")}
 # From the loosest to the tightest.
-_LEVELS: Final = (("or",), ("and", "unless"), ("==", "!=", "<", ">", "<=", ">="), ("+", "-"), ("*", "/"))
-_COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-    "<=": operator.le,
-    ">=": operator.ge,
-}
-_ARITHMETIC: Final[Mapping[str, Callable[[float, float], float]]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": lambda a, b: a / b if b else float("nan"),
-}
+_LEVELS: Final = (("or",), ("and", "unless"), tuple(_COMPARISONS), ("+", "-"), ("*", "/"))
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])?"
-    r"|(?P<string>\"[^\"\\]*\")|(?P<sign>>=|<=|==|!=|=~|!~|[-+*/<>=(){}\[\],]))"
+    r"\s*(?:[a-zA-Z_:][a-zA-Z0-9_:]*|\d+(?:\.\d+)?[smhd]?|\"[^\"\\]*\"|>=|<=|==|!=|=~|!~|[-+*/<>=(){}\[\],])"
 )
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # How old a sample may be and still be the value of its series.
@@ -65,34 +50,25 @@ class Selector:
     functions: list[str] = field(default_factory=list)
     groupings: list[frozenset[str]] = field(default_factory=list)
 
-    def selects(self, metric: str, labels: Mapping[str, str]) -> bool:
-        """Whether it selects the series of this name and these labels."""
+    def selects(self, each: History) -> bool:
+        """Whether it selects this series."""
         return (
-            metric == self.metric
-            and all(labels.get(label, "") == value for label, value in self.matchers.items())
-            and all(re.fullmatch(pattern, labels.get(label, "")) for label, pattern in self.patterns.items())
+            each.metric == self.metric
+            and all(each.labels.get(label, "") == value for label, value in self.matchers.items())
+            and all(re.fullmatch(pattern, each.labels.get(label, "")) for label, pattern in self.patterns.items())
         )
 
 
 @dataclass
 class Call:
-    """A function or, with `labels`, an aggregation, of one or several arguments."""
+    """An operator, a function or, with `labels`, an aggregation, of its arguments."""
 
     name: str
     arguments: list[Node]
     labels: frozenset[str] | None = None
 
 
-@dataclass
-class Binary:
-    """An operator between two operands."""
-
-    sign: str
-    left: Node
-    right: Node
-
-
-Node = float | Selector | Call | Binary
+Node = float | Selector | Call
 
 
 def seconds(text: str) -> int:
@@ -105,7 +81,7 @@ def seconds(text: str) -> int:
 
 def parse(expression: str) -> Node:
     """The expression as a tree. Raises `PromqlError`."""
-    parser = _Parser(_tokens(expression))
+    parser = _Parser(expression)
     found = parser.expression()
     if parser.next is not None:
         raise PromqlError(f"unexpected {parser.next!r}")
@@ -121,33 +97,22 @@ def _selectors(node: Node) -> Iterator[Selector]:
     match node:
         case Selector():
             yield node
-        case Binary(_, left, right):
-            yield from _selectors(left)
-            yield from _selectors(right)
         case Call(name, arguments, labels):
             for selector in (each for argument in arguments for each in _selectors(argument)):
-                if labels is None:
-                    selector.functions.append(name)
-                else:
+                if labels is not None:
                     selector.groupings.append(labels)
+                elif name in OF_COUNTERS | _OF_ANYTHING:
+                    selector.functions.append(name)
                 yield selector
-
-
-def _tokens(expression: str) -> list[str]:
-    tokens, text = [], expression.rstrip()
-    while text:
-        if (match := _TOKEN.match(text)) is None:
-            raise PromqlError(f"not understood: {text!r}")
-        tokens.append(match[0].strip())
-        text = text[match.end() :]
-    return tokens
 
 
 class _Parser:
     """One method for each form."""
 
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
+    def __init__(self, expression: str) -> None:
+        self._tokens: list[str] = [each.strip() for each in _TOKEN.findall(expression)]
+        if _TOKEN.sub("", expression).strip():
+            raise PromqlError(f"not understood: {expression!r}")
 
     @property
     def next(self) -> str | None:
@@ -158,7 +123,7 @@ class _Parser:
             return self._operand()
         found = self.expression(level + 1)
         while self.next in _LEVELS[level]:
-            found = Binary(self._take(), found, self.expression(level + 1))
+            found = Call(self._take(), [found, self.expression(level + 1)])
         return found
 
     def _operand(self) -> Node:
@@ -170,7 +135,10 @@ class _Parser:
         if re.fullmatch(r"\d+(\.\d+)?", token):
             return float(token)
         if token in AGGREGATIONS:
-            labels = self._labels() if self.next == "by" else frozenset[str]()
+            labels = frozenset[str]()
+            if self.next == "by":
+                self._take()
+                labels = frozenset([self._take() for _ in self._each("(", ")")])
             return Call(token, self._arguments(), labels)
         if token in OF_COUNTERS | _OF_ANYTHING:
             return Call(token, self._arguments())
@@ -186,10 +154,6 @@ class _Parser:
             if self.next == ",":
                 self._take()
         self._take(end)
-
-    def _labels(self) -> frozenset[str]:
-        self._take("by")
-        return frozenset([self._take() for _ in self._each("(", ")")])
 
     def _arguments(self) -> list[Node]:
         return [self.expression() for _ in self._each("(", ")")]
@@ -237,6 +201,10 @@ class History:
     labels: dict[str, str]
     samples: dict[int, float]
 
+    @property
+    def key(self) -> Labels:
+        return frozenset(self.labels.items())
+
 
 def history(series: str, values: str, interval_seconds: int) -> History:
     """A series as `promtool test rules` writes it: `name{label="x"}` and `0+1x10 5 _`."""
@@ -261,14 +229,13 @@ def evaluate(node: Node, histories: Sequence[History], now: int) -> Vector | flo
         case float():
             return node
         case Selector():
-            return {
-                frozenset(each.labels.items()): value
-                for each in histories
-                if node.selects(each.metric, each.labels)
-                for value in _latest(each, now - node.offset_seconds)
+            then = now - node.offset_seconds
+            samples = {each.key: each.samples for each in histories if node.selects(each)}
+            latest = {
+                labels: [value for time, value in found.items() if then - _LOOKBACK_SECONDS < time <= then]
+                for labels, found in samples.items()
             }
-        case Binary():
-            return _combined(node, evaluate(node.left, histories, now), evaluate(node.right, histories, now))
+            return {labels: values[-1] for labels, values in latest.items() if values}
         case Call("time", []):
             return float(now)
         case Call(name, [Selector() as selector]) if name in OF_COUNTERS:
@@ -281,6 +248,10 @@ def evaluate(node: Node, histories: Sequence[History], now: int) -> Vector | flo
             for each, value in _vector(evaluate(argument, histories, now)).items():
                 groups.setdefault(frozenset(pair for pair in each if pair[0] in labels), []).append(value)
             return {group: AGGREGATIONS[name](values) for group, values in groups.items()}
+        case Call(sign, [left, right]) if sign in _SETS:
+            return _united(sign, *(_vector(evaluate(each, histories, now)) for each in (left, right)))
+        case Call(sign, [left, right]) if sign in _COMPARISONS or sign in _ARITHMETIC:
+            return _combined(sign, *(evaluate(each, histories, now) for each in (left, right)))
     raise PromqlError(f"cannot be evaluated: {node}")
 
 
@@ -294,47 +265,40 @@ def fires(expression: str, for_seconds: int, histories: Sequence[History], at: i
     return any(at - began >= for_seconds for began in since.values())
 
 
-def _latest(each: History, now: int) -> list[float]:
-    return [value for time, value in each.samples.items() if now - _LOOKBACK_SECONDS < time <= now][-1:]
-
-
 def _increases(selector: Selector, histories: Sequence[History], now: int, *, per_second: bool) -> Vector:
     end = now - selector.offset_seconds
     found: Vector = {}
     for each in histories:
         points = [(time, v) for time, v in each.samples.items() if end - selector.window_seconds <= time <= end]
-        if selector.selects(each.metric, each.labels) and len(points) > 1:
+        if selector.selects(each) and len(points) > 1:
             # A counter that fell began anew.
             grown = sum(b - a if b >= a else b for (_, a), (_, b) in pairwise(points))
             rate = grown / (points[-1][0] - points[0][0])
-            found[frozenset(each.labels.items())] = rate if per_second else rate * selector.window_seconds
+            found[each.key] = rate if per_second else rate * selector.window_seconds
     return found
 
 
-def _combined(node: Binary, left: Vector | float, right: Vector | float) -> Vector | float:
-    if node.sign in ("and", "or", "unless"):
-        left, right = _vector(left), _vector(right)
-        if node.sign == "or":
-            return {**right, **left}
-        return {labels: value for labels, value in left.items() if (labels in right) == (node.sign == "and")}
+def _united(sign: str, left: Vector, right: Vector) -> Vector:
+    if sign == "or":
+        return {**right, **left}
+    return {labels: value for labels, value in left.items() if (labels in right) == (sign == "and")}
+
+
+def _combined(sign: str, left: Vector | float, right: Vector | float) -> Vector | float:
     if isinstance(left, float) and isinstance(right, float):
-        if node.sign in _COMPARISONS:
+        if sign in _COMPARISONS:
             raise PromqlError("a comparison of two numbers")
-        return _ARITHMETIC[node.sign](left, right)
+        return _ARITHMETIC[sign](left, right)
     keys = left.keys() if isinstance(left, dict) else _vector(right).keys()
     pairs = {
-        labels: (_at(left, labels), _at(right, labels))
+        labels: tuple(each[labels] if isinstance(each, dict) else each for each in (left, right))
         for labels in keys
         if not isinstance(right, dict) or labels in right
     }
-    if node.sign in _COMPARISONS:
-        is_so = _COMPARISONS[node.sign]
-        return {labels: a if isinstance(left, dict) else b for labels, (a, b) in pairs.items() if is_so(a, b)}
-    return {labels: _ARITHMETIC[node.sign](a, b) for labels, (a, b) in pairs.items()}
-
-
-def _at(value: Vector | float, labels: Labels) -> float:
-    return value[labels] if isinstance(value, dict) else value
+    if sign in _COMPARISONS:
+        kept = 0 if isinstance(left, dict) else 1
+        return {labels: pair[kept] for labels, pair in pairs.items() if _COMPARISONS[sign](*pair)}
+    return {labels: _ARITHMETIC[sign](*pair) for labels, pair in pairs.items()}
 
 
 def _vector(value: Vector | float) -> Vector:

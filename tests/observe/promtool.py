@@ -21,7 +21,6 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Judge; returns the exit code."""
     with tempfile.TemporaryDirectory() as directory:
         promtool = shutil.which("promtool") or _unpacked(Path(directory))
         body, _ = asyncio.run(Metrics(["charge"], has_fast_tier=True, version="1", sinks=["ledger"]).render(""))

@@ -30,14 +30,17 @@ class Scrape:
             for sample in family.samples
         ]
 
+    def named(self, name: str) -> list[Series]:
+        return [series for series in self.series if series.name == name]
+
     def value(self, name: str, **labels: str) -> float:
         """The value of the only series with this name and exactly these labels."""
-        (found,) = [series for series in self.series if series.name == name and series.labels == labels]
+        (found,) = [series for series in self.named(name) if series.labels == labels]
         return found.value
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of the series with this name and, among others, these labels."""
-        found = [each for each in self.series if each.name == name and labels.items() <= each.labels.items()]
+        found = [each for each in self.named(name) if labels.items() <= each.labels.items()]
         assert found, name
         return sum(each.value for each in found)
 
@@ -54,12 +57,10 @@ class Scrape:
 
 
 async def scrape(metrics: Metrics) -> Scrape:
-    """What Prometheus gets now."""
     body, content_type = await metrics.render("")
     assert content_type.startswith("text/plain")
     return Scrape(body.decode())
 
 
 def publish(metrics: Metrics, fact: Fact) -> None:
-    """Have it counted."""
     Events(count=metrics.counting).publish(fact)

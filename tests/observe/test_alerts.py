@@ -19,11 +19,9 @@ import yaml
 
 from gateway.admin.commands import job_of
 from gateway.config import Config
-from gateway.config.models import Status
 from gateway.observe.facts import BreakerChanged
 from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
-from gateway.observe.status import METRICS_PATH
 from gateway.options import OPERATORS, parser
 from tests.admin.shell import CREATED
 from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
@@ -32,6 +30,7 @@ from tests.observe.scrape import Scrape, Series, publish, scrape
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 RUNBOOK = ROOT / "docs/operate/runbook.md"
+ENTRIES = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
 SCRAPING: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
 (JOB,) = SCRAPING["scrape_configs"]
 ALERTS: list[dict[str, Any]] = [
@@ -47,7 +46,29 @@ TEMPLATE = r"\{\{ \$(value|labels\.\w+|externalLabels\.runbooks) \}\}"
 # What a command of the runbook leaves to the reader.
 GIVEN = {"OPERATION_ID": "00000000-0000-8000-8000-000000000000", "EVENT_ID": "evt_" + "a" * 26}
 
-each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_says_what_and_where_and_is_silent_where_nothing_is_wrong(
+    alert: dict[str, Any], fresh: Scrape
+) -> None:
+    """Every name, label and label value in its expression is exported by a gateway on which nothing happened yet; there
+    it does not fire. It has a severity and a summary, and names only labels that its expression leaves."""
+    assert faults(alert["expr"], fresh) == []
+    assert alert["labels"]["severity"] in ("info", "warning", "critical")
+    assert alert["annotations"]["summary"]
+    for selector in selectors(alert["expr"]):
+        (series, *_) = selected(selector, fresh)
+        left = set(selector.groupings[-1]) if selector.groupings else series.labels.keys() | TARGET_LABELS.keys()
+        for text in alert["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= left
+            assert re.sub(TEMPLATE, "", text).count("{{") == 0
+    histories = [
+        History(series.name, {**series.labels, **TARGET_LABELS}, dict.fromkeys(range(0, 601, 60), series.value))
+        for series in fresh.series
+    ]
+    assert not fires(alert["expr"], 0, histories, at=600, step=600)
+    # How long a condition has to last outlives a scrape or two, and ends within the hour.
+    assert 2 * seconds(SCRAPING["global"]["scrape_interval"]) <= seconds(alert.get("for", "1h")) <= 3600
 
 
 @pytest.fixture
@@ -90,35 +111,6 @@ def selected(selector: Selector, fresh: Scrape) -> list[Series]:
     ]
 
 
-@each_alert
-def test_an_alert_selects_series_that_are_there_from_the_start(alert: dict[str, Any], fresh: Scrape) -> None:
-    """Every name, label and label value in an expression is exported by a gateway on which nothing happened yet."""
-    assert faults(alert["expr"], fresh) == []
-
-
-@each_alert
-def test_an_alert_says_what_and_where(alert: dict[str, Any], fresh: Scrape) -> None:
-    """Every alert has a severity and a summary, and names only labels that its expression leaves."""
-    assert alert["labels"]["severity"] in ("info", "warning", "critical")
-    assert alert["annotations"]["summary"]
-    for selector in selectors(alert["expr"]):
-        (series, *_) = selected(selector, fresh)
-        left = set(selector.groupings[-1]) if selector.groupings else series.labels.keys() | TARGET_LABELS.keys()
-        for text in alert["annotations"].values():
-            assert set(re.findall(r"\$labels\.(\w+)", text)) <= left
-            assert re.sub(TEMPLATE, "", text).count("{{") == 0
-
-
-@each_alert
-def test_an_alert_is_silent_on_a_gateway_where_nothing_is_wrong(alert: dict[str, Any], fresh: Scrape) -> None:
-    """No alert fires on what a gateway exports before anything happened."""
-    histories = [
-        History(series.name, {**series.labels, **TARGET_LABELS}, dict.fromkeys(range(0, 601, 60), series.value))
-        for series in fresh.series
-    ]
-    assert not fires(alert["expr"], 0, histories, at=600, step=600)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
 def test_an_alert_fires_when_it_should_and_only_then(case: dict[str, Any]) -> None:
     """In each case of the file for promtool exactly the named alert fires, or none."""
@@ -138,41 +130,20 @@ def test_an_alert_fires_when_it_should_and_only_then(case: dict[str, Any]) -> No
 
 
 def test_every_alert_has_a_firing_and_a_quiet_case_and_an_entry_in_the_runbook() -> None:
-    """In the same order everywhere; and the alert links to its entry, below the address that Prometheus is given."""
+    """In the same order everywhere; and the alert links to its entry, below the address that Prometheus is given. Each
+    entry says what it means, where to look and what to do, and its links lead to entries."""
     names = [alert["alert"] for alert in ALERTS]
+    assert len(names) == len(set(names))
     assert [case["name"] for case in CASES] == [f"{name} {how}" for name in names for how in ("fires", "is quiet")]
-    assert re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE) == names
-    for alert in ALERTS:
+    assert [entry.partition("\n")[0] for entry in ENTRIES] == names
+    for alert, entry in zip(ALERTS, ENTRIES, strict=True):
         path = f"/{RUNBOOK.relative_to(ROOT)}#{alert['alert'].lower()}"
         assert alert["annotations"]["runbook_url"] == f"{{{{ $externalLabels.runbooks }}}}{path}"
-
-
-def test_an_entry_of_the_runbook_says_what_it_means_where_to_look_and_what_to_do() -> None:
-    """Each entry has these parts in this order, and its links lead to entries."""
-    text = RUNBOOK.read_text()
-    for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         parts = re.findall(r"^- \*\*(\w+)\.\*\*", entry, re.MULTILINE)
-        assert parts[:3] == ["Means", "Look", "Do"]
-        assert parts[3:] in ([], ["Afterwards"])
-    assert set(re.findall(r"\]\(#(\w+)\)", text)) <= {alert["alert"].lower() for alert in ALERTS}
+        assert (parts[:3], parts[3:] in ([], ["Afterwards"])) == (["Means", "Look", "Do"], True)
+        assert set(re.findall(r"\]\(#(\w+)\)", entry)) <= {name.lower() for name in names}
 
 
-@pytest.mark.parametrize(
-    "command",
-    sorted({" ".join(each.split()) for each in re.findall(r"`(idempotency-gateway\s[^`]+)`", RUNBOOK.read_text())}),
-)
-def test_a_command_of_the_runbook_is_one_of_the_program(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every command parses, and its options go together."""
-    monkeypatch.chdir(tmp_path)
-    Path("response.txt").write_bytes(CREATED)
-    chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)[1:]])
-    if chosen.command in OPERATORS:
-        job_of(chosen)
-
-
-ENTRIES = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
 LABEL = "app.kubernetes.io/name=idempotency-gateway"
 # Of kubectl: what follows the verb, with its options.
 LOOKS = {
@@ -185,9 +156,16 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.partition("\n")[0])
-def test_an_entry_of_the_runbook_can_be_followed_in_kubernetes(entry: str) -> None:
-    """Each command of the entry in a pod, with a name for the audit and files by way of its input; and what kubectl
-    itself is asked is there: labels of the pods, and lines that the gateway logs."""
+def test_an_entry_of_the_runbook_can_be_followed(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are the program's, with options that go together. In Kubernetes each is one in a pod, with a name
+    for the audit and files by way of its input; and what kubectl itself is asked is there: labels of the pods, and
+    lines that the gateway logs."""
+    monkeypatch.chdir(tmp_path)
+    Path("response.txt").write_bytes(CREATED)
+    for command in re.findall(r"`idempotency-gateway\s([^`]+)`", entry):
+        chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)])
+        if chosen.command in OPERATORS:
+            job_of(chosen)
     text, _, block = entry.partition("- **In Kubernetes.**\n\n  ```sh\n")
     commands = [line.strip() for line in block.partition("  ```")[0].splitlines()]
     assert commands
@@ -233,36 +211,15 @@ def said_by(source: str) -> Iterator[str]:
             yield node.value
 
 
-@pytest.mark.parametrize("alert", [alert for alert in ALERTS if "for" in alert], ids=lambda alert: alert["alert"])
-def test_an_alert_waits_neither_for_ever_nor_less_than_a_scrape(alert: dict[str, Any]) -> None:
-    """How long a condition has to last outlives a scrape or two, and ends within the hour."""
-    assert 2 * seconds(SCRAPING["global"]["scrape_interval"]) <= seconds(alert["for"]) <= 3600
-
-
 def test_what_must_be_watched_is_watched() -> None:
     """Doubt, the durable store, mismatches, keyed requests without a route; what waits too long, and dead letters."""
-    watched = {(selector.metric, *selector.matchers.values()) for a in ALERTS for selector in selectors(a["expr"])}
-    assert watched >= {
-        ("idempotency_in_doubt",),
-        ("idempotency_store_up", "durable"),
-        ("idempotency_requests_total", "key-reused"),
-        ("idempotency_unprotected_requests_total", "no_route_keyed"),
-        ("idempotency_oldest_backlog_seconds",),
-        ("idempotency_lanes_stopped",),
-        ("idempotency_dead_letters",),
-        ("idempotency_breaker_open",),
-        ("idempotency_paused",),
-        ("idempotency_inbox_rejected_total",),
-    }
+    watched = {" ".join((one.metric, *one.matchers.values())) for alert in ALERTS for one in selectors(alert["expr"])}
+    must = """in_doubt|store_up durable|requests_total key-reused|unprotected_requests_total no_route_keyed|
+        oldest_backlog_seconds|lanes_stopped|dead_letters|breaker_open|paused|inbox_rejected_total"""
+    assert {f"idempotency_{each.strip()}" for each in must.split("|")} <= watched
     after = {alert["alert"]: alert.get("for") for alert in ALERTS}
     patience = {"IdempotencyInDoubt": "5m", "IdempotencyBreakerOpen": "5m", "IdempotencyPaused": "1h"}
     assert {name: after[name] for name in patience} == patience
-
-
-def test_names_are_unique() -> None:
-    """Each alert has a name of its own."""
-    names = [alert["alert"] for alert in ALERTS]
-    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
@@ -278,29 +235,10 @@ def test_names_are_unique() -> None:
     ],
 )
 def test_a_wrong_expression_is_noticed(expression: str, fault: str, fresh: Scrape) -> None:
-    """The check finds what it is there to find."""
     assert fault in faults(expression, fresh)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "sum(idempotency_in_doubt > 0",
-        "sum by (route (x)) > 0",
-        "increse(x[5m]) > 0",
-        "x{route=} > 0",
-        "x[5] > 0",
-        "x >",
-    ],
-)
-def test_what_is_no_expression_is_refused(expression: str) -> None:
-    """A slip of the pen does not pass for something else."""
-    with pytest.raises(PromqlError):
-        selectors(expression)
-
-
-def test_the_scrape_file_asks_where_the_status_port_is_by_default() -> None:
-    """Address, path, and the file of rules are those that exist."""
-    assert JOB["static_configs"][0]["targets"] == [str(Status().listen)]
-    assert JOB["metrics_path"] == METRICS_PATH
-    assert [(DEPLOY / "prometheus" / name).is_file() for name in SCRAPING["rule_files"]] == [True]
+def test_what_is_no_expression_is_refused() -> None:
+    for slip in ("sum(x > 0", "sum by (route (x)) > 0", "increse(x[5m]) > 0", "x{route=} > 0", "x[5] > 0", "x >"):
+        with pytest.raises(PromqlError):
+            selectors(slip)

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,35 +17,7 @@ import pytest
 
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import (
-    BreakerChanged,
-    DeliveryAttempted,
-    DeliveryResult,
-    Events,
-    Fact,
-    FlushRefused,
-    JournalFailed,
-    LeaseLost,
-    LoopStalled,
-    OperationAccepted,
-    OperationClaimed,
-    OperationSettled,
-    OperationTakenOver,
-    OutcomeJournaled,
-    RepeatNoticed,
-    RepeatResult,
-    RequestAnswered,
-    RequestPassed,
-    SinkChanged,
-    StatusAnswered,
-    StatusPart,
-    StoreCalled,
-    SweepDone,
-    TallyTaken,
-    TierChanged,
-    WebhookRepeated,
-    WriteRefused,
-)
+from gateway.observe import facts
 from gateway.observe.logs import Logs
 
 OPERATION = UUID("8f14e45f-ceea-4a7a-9c1e-1f0b6a3d2c4b")
@@ -53,11 +25,11 @@ NOON = 1_750_000_000.5
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def delivery(result: DeliveryResult) -> DeliveryAttempted:
-    return DeliveryAttempted("r", OPERATION, 6, 2, result, "answered_503", 503, 0.25, 1.5)
+def delivery(result: facts.DeliveryResult) -> facts.DeliveryAttempted:
+    return facts.DeliveryAttempted("r", OPERATION, 6, 2, result, "answered_503", 503, 0.25, 1.5)
 
 
-ANSWERED = RequestAnswered(
+ANSWERED = facts.RequestAnswered(
     route="create_payment",
     verdict=Verdict.STORED,
     status=201,
@@ -70,8 +42,8 @@ ANSWERED = RequestAnswered(
     trace_id=f"00-{TRACE}-00f067aa0ba902b7-01",
 )
 REQUEST = RequestInfo("POST", "shop.example", "/v1/payments", "req-7", TRACE)
-PASSED = RequestPassed(None, "GET", 200, 0.001)
-KEYED = RequestPassed(None, "POST", 200, 0.001, key_header="Idempotency-Key", path="/v1/refunds")
+PASSED = facts.RequestPassed(None, "GET", 200, 0.001)
+KEYED = facts.RequestPassed(None, "POST", 200, 0.001, key_header="Idempotency-Key", path="/v1/refunds")
 
 
 class Paper:
@@ -79,11 +51,11 @@ class Paper:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._open: list[Logs] = []
 
     def logs(self, **options: Any) -> Logs:
-        self._open.append(Logs(clock=lambda: NOON, fd=self._fd, **options))
+        self._open.append(Logs(clock=lambda: NOON, fd=self.fd, **options))
         return self._open[-1]
 
     def close(self) -> None:
@@ -104,60 +76,51 @@ def paper(tmp_path: Path) -> Iterator[Paper]:
     paper = Paper(tmp_path / "log")
     yield paper
     paper.close()
-    os.close(paper._fd)
+    os.close(paper.fd)
 
 
-@pytest.fixture
-def logs(paper: Paper) -> Callable[..., Logs]:
-    return paper.logs
-
-
-def test_lines_of_a_worker_carry_its_number(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """Ours and those of libraries alike."""
-    logs(worker=2)(ANSWERED)
+def test_a_request_is_one_json_line(paper: Paper) -> None:
+    """Everything that is known of a request stands under its own name; that of a worker has its number, and so have
+    lines of libraries."""
+    paper.logs()(ANSWERED)
+    paper.close()
+    paper.logs(worker=2)(ANSWERED)
     logging.getLogger("asyncio").warning("something")
-    said = paper.objects()
-    assert [line["worker"] for line in said] == [2, 2]
-    assert said[0]["verdict"] == "stored"
+    whole, of_worker, of_library = paper.objects()
+    assert whole == {
+        "time": "2025-06-15T15:06:40.500Z",
+        "level": "info",
+        "message": "POST create_payment 201 stored",
+        "method": "POST",
+        "route": "create_payment",
+        "status": 201,
+        "verdict": "stored",
+        "upstream_status": 201,
+        "duration_ms": 12.346,
+        "attempt": 1,
+        "operation_id": str(OPERATION),
+        "request_id": "req-7",
+        "trace_id": TRACE,
+    }
+    assert of_worker == {**whole, "worker": 2}
+    assert of_library["worker"] == 2
 
 
-def test_a_request_is_one_json_line(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """Everything that is known of a request stands under its own name."""
-    logs()(ANSWERED)
-    assert paper.objects() == [
-        {
-            "time": "2025-06-15T15:06:40.500Z",
-            "level": "info",
-            "message": "POST create_payment 201 stored",
-            "method": "POST",
-            "route": "create_payment",
-            "status": 201,
-            "verdict": "stored",
-            "upstream_status": 201,
-            "duration_ms": 12.346,
-            "attempt": 1,
-            "operation_id": str(OPERATION),
-            "request_id": "req-7",
-            "trace_id": TRACE,
-        }
-    ]
-
-
-def test_who_uses_keys_wrongly_can_be_told_by_the_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_who_uses_keys_wrongly_can_be_told_by_the_line(paper: Paper) -> None:
     """A mismatch says in what, a repeat of what, and both by whom; a repeat that was refused has no second line."""
-    log = logs()
+    log = paper.logs()
     first = UUID(int=6)
     log(replace(ANSWERED, verdict=Verdict.KEY_REUSED, differs=("host", "body:/amount"), scope="5c0be"))
     log(replace(ANSWERED, verdict=Verdict.LIKELY_DUPLICATE, first_operation=first, scope="5c0be"))
-    log(RepeatNoticed("create_payment", RepeatResult.REFUSED, OPERATION, first, "5c0be"))
+    log(facts.RepeatNoticed("create_payment", facts.RepeatResult.REFUSED, OPERATION, first, "5c0be"))
     mismatch, repeat = paper.objects()
     assert (mismatch["differs"], mismatch["scope"]) == ("host body:/amount", "5c0be")
     assert (repeat["first_operation"], repeat["scope"]) == (str(first), "5c0be")
 
 
-def test_a_request_is_one_line_that_can_be_read(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_a_request_is_one_line_that_can_be_read(paper: Paper) -> None:
     """Text begins with when, how grave and what, and nothing is said twice."""
-    logs(format="text")(ANSWERED)
+    paper.logs(format="text")(ANSWERED)
     assert paper.lines == [
         b"2025-06-15T15:06:40.500Z info    POST create_payment 201 stored upstream_status=201 duration_ms=12.3 "
         b"attempt=1 operation_id=" + str(OPERATION).encode() + b" request_id=req-7 trace_id=" + TRACE.encode() + b"\n"
@@ -165,97 +128,127 @@ def test_a_request_is_one_line_that_can_be_read(paper: Paper, logs: Callable[...
 
 
 @pytest.mark.parametrize("traceparent", ["", "00-xyz", f"00-{TRACE.upper()}-00f067aa0ba902b7-01", "\n"])
-def test_a_malformed_trace_is_left_out(paper: Paper, logs: Callable[..., Logs], traceparent: str) -> None:
+def test_a_malformed_trace_is_left_out(paper: Paper, traceparent: str) -> None:
     """A field that is not what it should be is of no use to whoever searches for a trace."""
-    logs()(RequestAnswered("r", Verdict.STORED, 200, 0.1, "POST", trace_id=traceparent))
+    paper.logs()(facts.RequestAnswered("r", Verdict.STORED, 200, 0.1, "POST", trace_id=traceparent))
     (said,) = paper.objects()
     assert "trace_id" not in said
 
 
+CLAIMED, UP, DOWN = (
+    facts.OperationClaimed("r", OPERATION, 5, 1),
+    facts.TierChanged("durable", True),
+    facts.TierChanged("durable", False),
+)
+TOLD, TOLD_PASSED = "POST create_payment 201 stored", "GET 200 unprotected"
+
+
 @pytest.mark.parametrize(
-    ("requests", "said"),
-    [("protected", ["POST create_payment 201 stored"]), ("none", []),
-     ("all", ["POST create_payment 201 stored", "GET 200 unprotected"])],
-    ids=["protected", "none", "all"],
-)  # fmt: skip
+    ("options", "messages"),
+    [
+        ({"requests": "protected"}, [TOLD, "the durable store is down"]),
+        ({"requests": "none"}, ["the durable store is down"]),
+        ({"requests": "all"}, [TOLD, TOLD_PASSED, "the durable store is down"]),
+        ({"requests": "none", "level": "debug"}, ["claimed", "the durable store is down"]),
+    ],
+)
 def test_the_configuration_says_which_requests_get_a_line(
-    paper: Paper, logs: Callable[..., Logs], requests: str, said: list[str]
+    paper: Paper, options: dict[str, str], messages: list[str]
 ) -> None:
-    """`log.requests` is about lines of requests and nothing else."""
-    observer = logs(requests=requests)
-    observer(ANSWERED)
-    observer(PASSED)
-    assert [line["message"] for line in paper.objects()] == said
+    """`log.requests` is about lines of requests and nothing else. What happens many times a second and went well is
+    counted, not told."""
+    events = facts.Events(paper.logs(**options))
+    for fact in (
+        ANSWERED,
+        PASSED,
+        CLAIMED,
+        facts.StoreCalled("durable", "claim", 0.1),
+        facts.TallyTaken((), 0.0),
+        DOWN,
+    ):
+        events.publish(fact)
+    assert [line["message"] for line in paper.objects()] == messages
+
+
+def test_the_level_holds_for_facts(paper: Paper) -> None:
+    observer = paper.logs(level="warning", requests="all")
+    for fact in (ANSWERED, PASSED, UP, CLAIMED):
+        observer(fact)
+    assert paper.lines == []
 
 
 OF: Any = ("r", OPERATION, 5)
 DONE: Any = (*OF, Event.COMPLETE, "answered 200", 0.1)
-LINES: dict[str, tuple[Fact, str, str]] = {
-    "claimed": (OperationClaimed(*OF, 1), "debug", "claimed"),
-    "again": (OperationTakenOver(*OF, 2, REQUEST), "info", "in doubt, sent again"),
-    "settled": (OperationSettled(*DONE, False), "debug", "settled"),
-    "settled-late": (OperationSettled(*DONE, True), "warning", "settled, recorded late"),
-    "in-doubt": (OperationSettled(*OF, Event.ABANDON, "timeout: no answer", 0.1, False), "warning", "no answer"),
-    "refused": (WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "error", "refused"),
-    "journaled": (OutcomeJournaled(*DONE), "warning", "journaled"),
-    "journal-failed": (JournalFailed("no space", is_first=True), "error", "no space"),
-    "journal-fails-on": (JournalFailed("no space", is_first=False), "debug", "no space"),
-    "flush-refused": (FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "error", str(OPERATION)),
-    "lease-lost": (LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease"),
-    "store-error": (StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite"),
-    "store-down": (TierChanged("durable", False), "warning", "durable store is down"),
-    "store-up": (TierChanged("durable", True), "info", "durable store is up"),
-    "swept": (SweepDone(0, 2, 3, 0.5), "debug", "swept"),
-    "swept-lapsed": (SweepDone(1, 0, 0, 0.5), "info", "lapsed"),
-    "swept-expired": (SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters"),
-    "tally": (TallyTaken((("r", 3),), 90.0), "debug", "in doubt"),
-    "accepted": (OperationAccepted(*OF, 700), "debug", "accepted"),
+LINES: dict[str, tuple[facts.Fact, str, str]] = {
+    "claimed": (facts.OperationClaimed(*OF, 1), "debug", "claimed"),
+    "again": (facts.OperationTakenOver(*OF, 2, REQUEST), "info", "in doubt, sent again"),
+    "settled": (facts.OperationSettled(*DONE, False), "debug", "settled"),
+    "settled-late": (facts.OperationSettled(*DONE, True), "warning", "settled, recorded late"),
+    "in-doubt": (facts.OperationSettled(*OF, Event.ABANDON, "timeout: no answer", 0.1, False), "warning", "no answer"),
+    "refused": (facts.WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "error", "refused"),
+    "journaled": (facts.OutcomeJournaled(*DONE), "warning", "journaled"),
+    "journal-failed": (facts.JournalFailed("no space", is_first=True), "error", "no space"),
+    "journal-fails-on": (facts.JournalFailed("no space", is_first=False), "debug", "no space"),
+    "flush-refused": (facts.FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "error", str(OPERATION)),
+    "lease-lost": (facts.LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease"),
+    "store-error": (facts.StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite"),
+    "store-down": (facts.TierChanged("durable", False), "warning", "durable store is down"),
+    "store-up": (facts.TierChanged("durable", True), "info", "durable store is up"),
+    "swept": (facts.SweepDone(0, 2, 3, 0.5), "debug", "swept"),
+    "swept-lapsed": (facts.SweepDone(1, 0, 0, 0.5), "info", "lapsed"),
+    "swept-expired": (facts.SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters"),
+    "tally": (facts.TallyTaken((("r", 3),), 90.0), "debug", "in doubt"),
+    "accepted": (facts.OperationAccepted(*OF, 700), "debug", "accepted"),
     "status": (
-        StatusAnswered(StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
+        facts.StatusAnswered(facts.StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
         "info",
         "DELETE withdrawal of an operation 200",
     ),
-    "changed": (WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content"),
-    "repeat": (RepeatNoticed("r", RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"), "warning", "5c0be"),
-    "postponed": (delivery(DeliveryResult.POSTPONED), "info", "delivery of r: postponed"),
-    "dead-letter": (delivery(DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter"),
-    "open": (BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused"),
-    "closed": (BreakerChanged("http://x", False), "info", "the breaker is closed"),
-    "sink-fails": (SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503"),
-    "sink-suspended": (SinkChanged("ledger", True, cause="HTTP 410"), "error", "see: idempotency-gateway sinks"),
-    "stalled": (LoopStalled(12.0), "warning", "12.0 s"),
+    "changed": (facts.WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content"),
+    "repeat": (
+        facts.RepeatNoticed("r", facts.RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"),
+        "warning",
+        "5c0be",
+    ),
+    "postponed": (delivery(facts.DeliveryResult.POSTPONED), "info", "delivery of r: postponed"),
+    "dead-letter": (delivery(facts.DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter"),
+    "open": (facts.BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused"),
+    "closed": (facts.BreakerChanged("http://x", False), "info", "the breaker is closed"),
+    "sink-fails": (facts.SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503"),
+    "sink-suspended": (facts.SinkChanged("ledger", True, cause="HTTP 410"), "error", "see: idempotency-gateway sinks"),
+    "stalled": (facts.LoopStalled(12.0), "warning", "12.0 s"),
     "keyed-without-a-route": (KEYED, "warning", "/v1/refunds"),
 }
 
 
 @pytest.mark.parametrize(("fact", "level", "words"), LINES.values(), ids=LINES)
-def test_a_fact_has_its_level(paper: Paper, logs: Callable[..., Logs], fact: Fact, level: str, words: str) -> None:
+def test_a_fact_has_its_level(paper: Paper, fact: facts.Fact, level: str, words: str) -> None:
     """What needs somebody is a warning or worse; the rest is there for who looks."""
-    logs(level="debug")(fact)
+    paper.logs(level="debug")(fact)
     (said,) = paper.objects()
     assert said["level"] == level
     assert words in paper.lines[0].decode()
 
 
-def test_what_lapsed_is_named(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_what_lapsed_is_named(paper: Paper) -> None:
     """Whoever is called because of an operation that a dead gateway left in doubt finds it in the log."""
-    logs()(SweepDone(1, 0, 0, 0.5, (("create_payment", OPERATION),)))
+    paper.logs()(facts.SweepDone(1, 0, 0, 0.5, (("create_payment", OPERATION),)))
     named, swept = paper.objects()
-    assert (named["level"], named["message"], named["route"]) == ("warning", "in doubt", "create_payment")
-    assert named["operation_id"] == str(OPERATION)
+    said = {"level": "warning", "message": "in doubt", "route": "create_payment", "operation_id": str(OPERATION)}
+    assert named.items() >= said.items()
     assert "lapsed" in named["detail"]
     assert (swept["message"], swept["lapsed"]) == ("swept", 1)
 
 
-def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_the_causes_of_an_outage_are_bounded(paper: Paper) -> None:
     """Each cause of an outage is told once, of so many causes; the next outage begins anew."""
-    observer = logs()
+    observer = paper.logs()
     for cause in ("refused", "wrong password", "refused", "wrong password"):
-        observer(TierChanged("fast", False, cause))
+        observer(facts.TierChanged("fast", False, cause))
     for number in range(100):
-        observer(TierChanged("fast", False, f"cause {number}"))
-    observer(TierChanged("fast", True))
-    observer(TierChanged("fast", False, "refused"))
+        observer(facts.TierChanged("fast", False, f"cause {number}"))
+    observer(facts.TierChanged("fast", True))
+    observer(facts.TierChanged("fast", False, "refused"))
     said = paper.objects()
     assert [(line["message"], line["detail"]) for line in said[:2]] == [
         ("the fast store is down", "refused"),
@@ -268,127 +261,83 @@ def test_the_causes_of_an_outage_are_bounded(paper: Paper, logs: Callable[..., L
     ]
 
 
-def test_a_delivery_is_a_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_a_delivery_is_a_line(paper: Paper) -> None:
     """It says which operation, how it ended and why, and when it is tried again; without requests only the dead."""
-    logs()(delivery(DeliveryResult.POSTPONED))
+    paper.logs()(delivery(facts.DeliveryResult.POSTPONED))
     (said,) = paper.objects()
-    assert said["message"] == "delivery of r: postponed"
-    assert {name: said[name] for name in ("detail", "upstream_status", "next_attempt_seconds", "attempt", "token")} == {
-        "detail": "answered_503", "upstream_status": 503, "next_attempt_seconds": 1.5, "attempt": 2, "token": 6,
-    }  # fmt: skip
-    quiet = logs(requests="none")
-    for result in DeliveryResult:
+    known = {"detail": "answered_503", "upstream_status": 503, "next_attempt_seconds": 1.5, "attempt": 2, "token": 6}
+    assert said.items() >= {"message": "delivery of r: postponed", **known}.items()
+    quiet = paper.logs(requests="none")
+    for result in facts.DeliveryResult:
         quiet(delivery(result))
     assert [each["result"] for each in paper.objects()[1:]] == ["dead_letter"]
 
 
-@pytest.mark.parametrize("fact", [StoreCalled("durable", "claim", 0.1), TallyTaken((), 0.0)], ids=["call", "tally"])
-def test_no_news_is_no_line(paper: Paper, logs: Callable[..., Logs], fact: Fact) -> None:
-    """What happens many times a second and went well is counted, not told."""
-    logs(level="debug")(fact)
-    assert paper.lines == []
-
-
-def test_the_level_holds_for_facts(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """Facts below the level are not written."""
-    observer = logs(level="warning", requests="all")
-    for fact in (ANSWERED, PASSED, TierChanged("durable", True), OperationClaimed("r", OPERATION, 5, 1)):
-        observer(fact)
-    assert paper.lines == []
-
-
-def test_a_path_is_warned_about_once(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """A client that calls an unprotected path all day does not fill the log with it."""
-    observer = logs(requests="none")
-    for _ in range(3):
-        observer(KEYED)
-    assert [line["path"] for line in paper.objects()] == ["/v1/refunds"]
-
-
-def test_the_memory_of_paths_is_bounded(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """Paths that hold an id cannot fill the memory: after a thousand it is said that there are more, once."""
-    observer = logs()
+def test_a_path_is_warned_about_once(paper: Paper) -> None:
+    """A client that calls an unprotected path all day does not fill the log with it. Paths that hold an id cannot fill
+    the memory: after a thousand it is said that there are more, once."""
+    observer = paper.logs()
     for number in range(1500):
-        observer(RequestPassed(None, "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
+        for _ in range(2):
+            observer(facts.RequestPassed(None, "POST", 200, 0.1, "Idempotency-Key", f"/v1/{number}/{'x' * 500}"))
     said = paper.objects()
     assert len(said) == 1001
     assert "no longer listed" in said[-1]["message"]
-    assert all(len(line["path"]) == 200 for line in said[:-1])
+    assert [len(line["path"]) for line in said[:-1]] == [200] * 1000
 
 
-def test_libraries_speak_through_the_same_log(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """A warning of a library has the shape of ours and names its logger; its chatter is not let through."""
-    logs(level="debug")
-    logging.getLogger("asyncio").warning("Executing %r took %.1f s", "x\ny", 2)
+def test_libraries_speak_through_the_same_log(paper: Paper) -> None:
+    """A warning of a library, or of Python, has the shape of ours and names its logger; chatter is not let through. A
+    mistake in a call of a logger neither fails its caller nor disappears."""
+    paper.logs(level="debug")
+    library = logging.getLogger("asyncio")
+    library.warning("Executing %r took %.1f s", "x\ny", 2)
+    library.warning("%d", "five")
+    library.warning(ValueError("no text, but an object"))
     logging.getLogger("aiohttp.access").info("GET /?token=secret")
-    (said,) = paper.objects()
-    message = "Executing 'x\\ny' took 2.0 s"
-    assert {**said, "level": "warning", "message": message, "logger": "asyncio"} == said
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", UserWarning, stacklevel=1)
+    *said, of_python = paper.objects()
+    assert {(line["level"], line["logger"]) for line in said} == {("warning", "asyncio")}
+    assert [line["message"] for line in said] == [
+        "Executing 'x\\ny' took 2.0 s",
+        "a message could not be made: TypeError",
+        "no text, but an object",
+    ]
+    assert of_python["logger"] == "py.warnings"
 
 
-def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper) -> None:
     """What an observer raises is told through the log as any other error, on one line of JSON."""
 
-    def broken(fact: Fact) -> None:
+    def broken(fact: facts.Fact) -> None:
         raise RuntimeError("first\nsecond")
 
-    logs()
-    Events(broken).publish(PASSED)
+    paper.logs()
+    facts.Events(broken).publish(PASSED)
     (said,) = paper.objects()
     assert said["level"] == "error"
     assert said["traceback"].endswith("RuntimeError: first\nsecond")
     assert "logger" not in said
 
 
-def test_a_message_that_cannot_be_made_is_told_as_that(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """A mistake in a call of a logger neither fails its caller nor disappears."""
-    logs()
-    logging.getLogger("asyncio").warning("%d", "five")
-    logging.getLogger("asyncio").warning(ValueError("no text, but an object"))
-    assert [said["message"] for said in paper.objects()] == [
-        "a message could not be made: TypeError",
-        "no text, but an object",
-    ]
-
-
-def test_python_warnings_are_logged(paper: Paper, logs: Callable[..., Logs]) -> None:
-    """What Python warns of does not go past the log."""
-    logs()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn("old", UserWarning, stacklevel=1)
-    assert [line["logger"] for line in paper.objects()] == ["py.warnings"]
-
-
 def test_closing_gives_the_loggers_back(paper: Paper) -> None:
-    """After the end the loggers are as before the beginning."""
     root, ours = logging.getLogger(), logging.getLogger("gateway")
     before = (list(root.handlers), root.level, ours.level)
-    Logs(level="error", fd=paper._fd).close()
+    Logs(level="error", fd=paper.fd).close()
     assert (list(root.handlers), root.level, ours.level) == before
 
 
-def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper, logs: Callable[..., Logs]) -> None:
+def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper) -> None:
     """What callers choose (method, path, ids) cannot end a line or write another."""
     evil = 'x\r\n2025-06-15T15:06:40.500Z error  forged\x1b[31m" status=200'
     for shape in ("json", "text"):
-        observer = logs(format=shape, requests="all")
-        observer(RequestAnswered("r", Verdict.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
-        observer(RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
+        observer = paper.logs(format=shape, requests="all")
+        observer(facts.RequestAnswered("r", Verdict.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
+        observer(facts.RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
         paper.close()
     lines = paper.lines
     assert len(lines) == 6
     for line in lines:
         assert re.fullmatch(rb"[^\x00-\x1f\x7f]+\n", line)
-
-
-@pytest.mark.parametrize(("level", "requests", "told"), [("info", "none", 1), ("info", "all", 2), ("debug", "none", 2)])
-def test_only_what_may_be_written_is_told(
-    paper: Paper, logs: Callable[..., Logs], level: str, requests: str, told: int
-) -> None:
-    """A events passes over kinds of facts that this log never writes, and over no other."""
-    events = Events(logs(level=level, requests=requests))
-    events.publish(ANSWERED)
-    events.publish(OperationClaimed("r", OPERATION, 1, 1))
-    events.publish(TierChanged("durable", up=False))
-    assert len(paper.objects()) == told

@@ -24,7 +24,7 @@ from gateway.observe.logs import Logs
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.eventually import eventually
-from tests.support.house import JSON, config_text, house
+from tests.support.house import JSON, config_text, house, sqlite_store
 from tests.support.ports import free_port
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -48,15 +48,20 @@ class Logged:
 
 @asynccontextmanager
 async def logged(
-    directory: Path, url: str, fd: int | None = None, changes: Any = MappingProxyType({}), **log: Any
+    directory: Path,
+    url: str,
+    fd: int | None = None,
+    changes: Any = MappingProxyType({}),
+    observer: Any = None,
+    **log: Any,
 ) -> AsyncIterator[Logged]:
     """In front of a service at this address; it logs to `fd`, or else to a file."""
     file = directory / "log"
     own = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    store = {"durable": f"sqlite://{directory}/operations.db"}
     logs = Logs(fd=own if fd is None else fd, **log)
     try:
-        gateway = Gateway(parse(config_text(url, store, directory, **changes)), (logs,), lambda: logs.dropped)
+        config = parse(config_text(url, sqlite_store(directory), directory, **changes))
+        gateway = Gateway(config, (observer or logs,), lambda: logs.dropped)
         await gateway.start()
         try:
             yield Logged(gateway.address[1], file)
@@ -69,8 +74,8 @@ async def logged(
 
 async def test_the_books_balance(tmp_path: Path) -> None:
     """The counters of verdicts equal the verdicts that clients saw, and the claims what the upstream received."""
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-    async with house(store, tmp_path, route={"key": {"header": "Idempotency-Key", "required": False}}) as running:
+    route = {"key": {"header": "Idempotency-Key", "required": False}}
+    async with house(sqlite_store(tmp_path), tmp_path, route=route) as running:
         answers = [await running.send("k1") for _ in range(3)]
         answers += await asyncio.gather(*[running.send("k2") for _ in range(5)])
         answers.append(await running.send("k1", b'{"amount":2}'))
@@ -83,23 +88,15 @@ async def test_the_books_balance(tmp_path: Path) -> None:
         received = len(running.upstream.requests)
     told = Counter(response.header("Idempotency-Status") for response in answers)
     assert told == {"stored": 2, "replayed": 6, "key-reused": 1, "key-invalid": 1, "scope-missing": 1}
-    counted = {
-        series.labels["verdict"]: series.value
-        for series in now.series
-        if series.name == "idempotency_requests_total" and series.value
-    }
+    counted = {each.labels["verdict"]: each.value for each in now.named("idempotency_requests_total") if each.value}
     assert counted == {**told, "unkeyed": 1}
-    passed = {
-        series.labels["reason"]: series.value
-        for series in now.series
-        if series.name == "idempotency_unprotected_requests_total"
-    }
+    passed = {each.labels["reason"]: each.value for each in now.named("idempotency_unprotected_requests_total")}
     assert passed == {"unkeyed": 1, "no_route_keyed": 1, "no_route": 1, "store_unavailable": 0}
     claims = now.value("idempotency_claims_total", route="charge")
     assert claims == now.value("idempotency_settlements_total", route="charge", event="complete") == 2
     assert received == claims + sum(passed.values())
-    assert now.value("idempotency_overhead_seconds_count", route="charge") == claims
-    assert now.value("idempotency_upstream_duration_seconds_count", route="charge") == claims
+    for timed in ("overhead", "upstream_duration"):
+        assert now.value(f"idempotency_{timed}_seconds_count", route="charge") == claims
     assert now.total("idempotency_upstream_exchanges_total", result="answered") == received
     kept = now.total("idempotency_upstream_connections_reused_total")
     assert now.total("idempotency_upstream_connections_opened_total") + kept == received
@@ -172,35 +169,21 @@ def test_durations_are_finer_than_a_millisecond(tmp_path: Path) -> None:
     facts: list[Fact] = []
 
     async def send() -> None:
-        async with RecordingUpstream() as upstream:
-            store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-            gateway = Gateway(parse(config_text(upstream.url, store, tmp_path)), (facts.append,))
-            await gateway.start()
-            try:
-                fields = [JSON, ("X-Tenant", "acme"), ("Idempotency-Key", "k1")]
-                for target in ("/charges", "/elsewhere"):
-                    assert (await http.request(gateway.address[1], "POST", target, fields, b"{}")).status == 200
-            finally:
-                await gateway.stop()
+        async with RecordingUpstream() as upstream, logged(tmp_path, upstream.url, observer=facts.append) as it:
+            for target in ("/charges", "/elsewhere"):
+                assert (await it.send(target)).status == 200
 
     # The loop that serves: its own clock counts whole milliseconds.
     uvloop.run(send())
-    measured = {name: seconds for fact in facts for name, seconds in _durations(fact) if seconds is not None}
-    assert measured.keys() == {"request", "its attempt", "attempt", "passed"}
-    for name, seconds in measured.items():
+    timed = {
+        (type(fact), name): getattr(fact, name)
+        for fact in facts
+        for name in ("duration_seconds", "upstream_seconds")
+        if isinstance(fact, RequestAnswered | OperationSettled | RequestPassed) and hasattr(fact, name)
+    }
+    assert len(timed) == 4
+    for name, seconds in timed.items():
         assert seconds * 1000 != pytest.approx(round(seconds * 1000), abs=1e-6), name
-
-
-def _durations(fact: Fact) -> list[tuple[str, float | None]]:
-    match fact:
-        case RequestAnswered():
-            return [("request", fact.duration_seconds), ("its attempt", fact.upstream_seconds)]
-        case OperationSettled():
-            return [("attempt", fact.upstream_seconds)]
-        case RequestPassed():
-            return [("passed", fact.duration_seconds)]
-        case _:
-            return []
 
 
 async def test_an_operation_that_outlives_its_caller_has_its_line(tmp_path: Path) -> None:

@@ -48,11 +48,11 @@ turn-kept-after-the-stop: after a clean stop nobody does anything until the leas
 -await self.store.leave_turns(self._holder)
 +pass
 everybody-sweeps: each gateway sweeps, whoever has the turn
-  app/parts.py tests/app/test_upkeep.py::test_a_gateway_alone_has_all_turns
+  app/parts.py tests/app/test_gateway.py::test_a_gateway_alone_has_all_turns
 -has_turn=partial(turns.has, Duty.SWEEP)
 +has_turn=lambda: True
 one-recovers-for-other-routes: operations of routes that the one in charge does not have are never recovered
-  app/parts.py tests/app/test_upkeep.py::test_gateways_with_other_routes_have_other_turns
+  app/parts.py tests/app/test_gateway.py::test_gateways_with_other_routes_have_other_turns
 -{service} {_digest_of(recovered)}
 +{service}
 tally-outlives-its-turn: what a gateway counted last stands beside what another one counts now

@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import replace
 from uuid import uuid4
 
-import pytest
-
-from gateway.core.operation import Accept, Applied, Claim, Command, Content, Fenced, State
+from gateway.core.operation import Accept, Applied, Claim, Command, Content, Fenced, Result, State
 from gateway.store.base import Store
 from gateway.store.operations import ManagedStore
 from tests.conformance.cases import HISTORIES, MOVES, PAUSES
@@ -27,6 +25,12 @@ def content(digest: bytes | None = None, *, is_distinct: bool = False) -> Conten
 
 def having(command: Command, content: Content) -> Command:
     return replace(command, content=content) if isinstance(command, Claim | Accept) else command
+
+
+async def say(store: Store, hand: Hand, command: Command) -> Result:
+    result = await store.apply(command)
+    hand.see(command, result)
+    return result
 
 
 async def test_each_history_holds_or_frees_its_content(store: Store, database: Database) -> None:
@@ -65,14 +69,13 @@ async def test_the_window_counts_from_the_claim(store: Store, database: Database
     """A completed operation holds its content until the window is over; one in doubt for as long as it is."""
     done, doubted, wanted = Hand(), Hand(), [content(), content()]
     for hand, each in zip((done, doubted), wanted, strict=True):
-        command = having(hand.claim(), each)
-        hand.see(command, await store.apply(command))
+        await say(store, hand, having(hand.claim(), each))
     await database.advance(0.9 * LEASE_SECONDS)
     await do(store, done, Hand.complete)
     await do(store, doubted, Hand.abandon)
     await database.advance(WITHIN_SECONDS - LEASE_SECONDS)
     rivals = [having(Hand().claim(), each) for each in wanted]
-    assert [(await store.apply(rival)).content_holder for rival in rivals] == [  # type: ignore[union-attr]
+    assert [(await store.apply(rival)).content_holder for rival in rivals] == [
         done.operation_id,
         doubted.operation_id,
     ]
@@ -81,21 +84,19 @@ async def test_the_window_counts_from_the_claim(store: Store, database: Database
     assert [type(result) for result in results] == [Applied, Fenced]
 
 
-@pytest.mark.parametrize("kind", ["claim", "accept"])
-async def test_of_many_at_once_one_holds_the_content(store: Store, other_store: Store, kind: str) -> None:
+async def at_once(commands: list[Command], *stores: Store) -> list[Result]:
+    return await asyncio.gather(*(stores[index % len(stores)].apply(each) for index, each in enumerate(commands)))
+
+
+async def test_of_many_at_once_one_holds_the_content(store: Store, other_store: Store) -> None:
     """Fifty new keys with one content through two gateways: one takes effect, and all others learn which."""
-    wanted = content()
-    hands = [Hand() for _ in range(50)]
-    commands = [having(hand.accept() if kind == "accept" else hand.claim(), wanted) for hand in hands]
-    results = await asyncio.gather(
-        *((store, other_store)[index % 2].apply(command) for index, command in enumerate(commands))
-    )
-    winners = [hand for hand, result in zip(hands, results, strict=True) if isinstance(result, Applied)]
-    assert len(winners) == 1
-    refused = [result for result in results if isinstance(result, Fenced)]
-    assert len(refused) == len(hands) - 1
-    assert {result.content_holder for result in refused} == {winners[0].operation_id}
-    assert all(result.snapshot.record is None for result in refused)
+    for say in (Hand.claim, Hand.accept):
+        wanted, hands = content(), [Hand() for _ in range(50)]
+        results = await at_once([having(say(hand), wanted) for hand in hands], store, other_store)
+        (winner,) = (hand for hand, result in zip(hands, results, strict=True) if isinstance(result, Applied))
+        refused = [result for result in results if isinstance(result, Fenced)]
+        assert len(refused) == len(hands) - 1
+        assert {(each.content_holder, each.snapshot.record) for each in refused} == {(winner.operation_id, None)}
 
 
 async def test_distinct_ones_are_all_let_through_and_held_against_others(store: Store, other_store: Store) -> None:
@@ -103,9 +104,7 @@ async def test_distinct_ones_are_all_let_through_and_held_against_others(store: 
     digest = uuid4().bytes
     hands = [Hand() for _ in range(8)]
     commands = [having(hand.claim(), content(digest, is_distinct=True)) for hand in hands]
-    results = await asyncio.gather(
-        *((store, other_store)[index % 2].apply(command) for index, command in enumerate(commands))
-    )
+    results = await at_once(commands, store, other_store)
     for hand, command, result in zip(hands, commands, results, strict=True):
         assert isinstance(result, Applied)
         hand.see(command, result)
@@ -120,8 +119,7 @@ async def test_what_nobody_holds_is_swept(store: ManagedStore, database: Databas
     """A sweep keeps what may still have an effect, and its rows do not pile up."""
     doubted, wanted = Hand(), content()
     for hand, each in ((doubted, wanted), (Hand(), content()), (Hand(), content())):
-        command = having(hand.claim(), each)
-        hand.see(command, await store.apply(command))
+        await say(store, hand, having(hand.claim(), each))
         await do(store, hand, Hand.abandon if hand is doubted else Hand.complete)
     await database.advance(REMEMBER_SECONDS)
     while (await store.sweep(100)).more:

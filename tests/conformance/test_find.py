@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import product
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,7 @@ from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import Query
 from tests.conformance.cases import HISTORIES, MOVES, PAUSES
-from tests.conformance.hand import LEASE_SECONDS, LEASE_US, REPLAY_SECONDS, Hand, Script, do, new_identity
+from tests.conformance.hand import LEASE_SECONDS, LEASE_US, REPLAY_SECONDS, Hand, Script, Speech, do, new_identity
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
 
@@ -29,29 +30,20 @@ def ids_of(*hands: Hand) -> list[UUID]:
     return sorted(hand.operation_id for hand in hands)
 
 
-async def one_of_each(store: Store, database: Database) -> dict[str, Hand]:
-    """An operation in every state, once as it was written and once as time has made of it what was written."""
-    hands = {
-        name: Hand()
-        for name in (
-            "collected", "retired", "lapsed", "claimed", "renewed", "doubted", "released", "completed", "purged",
-            "erased",
-        )
-    }  # fmt: skip
-    await do(store, hands["collected"], Hand.claim, lambda hand: replace(hand.release(), remember_us=1))
-    await do(store, hands["retired"], Hand.claim, Hand.complete)
-    await do(store, hands["lapsed"], Hand.claim)
-    await database.advance(REPLAY_SECONDS)
-    await do(store, hands["claimed"], Hand.claim)
-    await do(store, hands["renewed"], Hand.claim, Hand.renew)
-    await do(store, hands["doubted"], Hand.claim, Hand.abandon)
-    await do(store, hands["released"], Hand.claim, Hand.release)
-    await do(store, hands["completed"], Hand.claim, Hand.complete)
-    await do(store, hands["purged"], Hand.claim, Hand.complete, Hand.purge)
-    await do(store, hands["erased"], Hand.claim, Hand.release, Hand.erase)
-    return hands
-
-
+WRITTEN: dict[str, tuple[Speech, ...]] = {
+    "claimed": (Hand.claim,),
+    "renewed": (Hand.claim, Hand.renew),
+    "doubted": (Hand.claim, Hand.abandon),
+    "released": (Hand.claim, Hand.release),
+    "completed": (Hand.claim, Hand.complete),
+    "purged": (Hand.claim, Hand.complete, Hand.purge),
+    "erased": (Hand.claim, Hand.release, Hand.erase),
+}
+BY_TIME: dict[str, tuple[Speech, ...]] = {
+    "collected": (Hand.claim, lambda hand: replace(hand.release(), remember_us=1)),
+    "retired": (Hand.claim, Hand.complete),
+    "lapsed": (Hand.claim,),
+}
 FOUND_IN: dict[State, tuple[str, ...]] = {
     State.ABSENT: (),
     State.RELEASED: ("released",),
@@ -67,7 +59,12 @@ async def test_each_state_is_found_settled(
     is_swept: bool, store: Store, other_store: Store, database: Database
 ) -> None:
     """A record is found in the state that it has now, whether or not a sweep has written that down."""
-    hands = await one_of_each(store, database)
+    hands = {name: Hand() for name in BY_TIME | WRITTEN}
+    for name, speeches in BY_TIME.items():
+        await do(store, hands[name], *speeches)
+    await database.advance(REPLAY_SECONDS)
+    for name, speeches in WRITTEN.items():
+        await do(store, hands[name], *speeches)
     if is_swept:
         await sweep_all(store)
     for state, names in FOUND_IN.items():
@@ -111,28 +108,21 @@ async def test_a_record_is_found_as_it_is_read(store: Store, database: Database)
     assert found == {}
 
 
-@pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])
-@pytest.mark.parametrize("limit", [1, 3, 4, 100])
-async def test_pages_follow_one_another(limit: int, states: frozenset[State], store: Store, database: Database) -> None:
+async def test_pages_follow_one_another(store: Store, database: Database) -> None:
     """Each page begins after the last id of the one before, only the last is shorter, and all are found once."""
     hands = [Hand() for _ in range(12)]
     # Some in doubt by their holder's word, some by a lapse that nobody wrote down, all mixed in the order of ids.
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
     await asyncio.gather(*(do(store, hand, Hand.abandon) for hand in hands[::2]))
     await database.advance(2 * LEASE_SECONDS)
-    pages: list[list[UUID]] = []
-    after: UUID | None = None
-    while True:
-        page = ids(await store.find(Query(states, after=after, limit=limit)))
-        pages.append(page)
-        if len(page) < limit:
-            break
-        after = page[-1]
-    assert [id_ for page in pages for id_ in page] == ids_of(*hands)
+    for states, limit in product((IN_DOUBT, EVERY_STATE), (1, 3, 4, 100)):
+        pages = [ids(await store.find(Query(states, limit=limit)))]
+        while len(pages[-1]) == limit:
+            pages.append(ids(await store.find(Query(states, after=pages[-1][-1], limit=limit))))
+        assert [each for page in pages for each in page] == ids_of(*hands), limit
 
 
-@pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])
-async def test_routes_and_ages_narrow_what_is_found(states: frozenset[State], store: Store, database: Database) -> None:
+async def test_routes_and_ages_narrow_what_is_found(store: Store, database: Database) -> None:
     """Only the routes that were named, and only what was claimed first so long ago."""
     old, retried, young = Hand(), Hand(), Hand()
     refund = Hand(Script(new_identity(route="refund é")))
@@ -143,17 +133,19 @@ async def test_routes_and_ages_narrow_what_is_found(states: frozenset[State], st
     await database.advance(LEASE_SECONDS / 2)
     await do(store, young, Hand.claim, Hand.abandon)
     await do(store, refund, Hand.claim, Hand.abandon)
-
-    async def find(**narrower: object) -> list[UUID]:
-        return ids(await store.find(replace(Query(states), **narrower)))  # type: ignore[arg-type]
-
-    assert await find(routes=frozenset(("refund é",))) == ids_of(refund)
-    assert await find(routes=frozenset(("refund é", "create_payment"))) == ids_of(old, retried, young, refund)
-    assert await find(routes=frozenset(("refund",))) == await find(routes=frozenset()) == []
-    # Counted from the first claim, not from the last.
-    assert await find(age_us=microseconds(LEASE_SECONDS * 0.9)) == ids_of(old, retried)
-    assert await find(age_us=microseconds(LEASE_SECONDS * 3)) == []
-    assert await find(age_us=LEASE_US // 2, routes=frozenset(("refund é",))) == []
+    for routes, age_us, wanted in (
+        (("refund é",), 0, (refund,)),
+        (("refund é", "create_payment"), 0, (old, retried, young, refund)),
+        (("refund",), 0, ()),
+        ((), 0, ()),
+        # Counted from the first claim, not from the last.
+        (None, microseconds(LEASE_SECONDS * 0.9), (old, retried)),
+        (None, microseconds(LEASE_SECONDS * 3), ()),
+        (("refund é",), LEASE_US // 2, ()),
+    ):
+        for states in (IN_DOUBT, EVERY_STATE):
+            query = Query(states, routes=None if routes is None else frozenset(routes), age_us=age_us)
+            assert ids(await store.find(query)) == ids_of(*wanted), query
 
 
 async def test_what_may_be_recovered_now_is_found(store: Store, other_store: Store, database: Database) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Event, Fenced, State, in_doubt_since_us, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, AuditEntry, RecoveryLease, RecoveryState
+from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, RecoveryLease
 from tests.conformance.hand import (
     ANSWER,
     LEASE_SECONDS,
@@ -64,60 +64,46 @@ async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> No
         assert round(2 * oldest) == round(2 * found)
         return round(2 * found) / 2
 
-    await do(store, hand := Hand(), Hand.claim)
-    await database.advance(LEASE_SECONDS / 2)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 0
-    await database.advance(LEASE_SECONDS)
-    await sweep_all(store)
-    assert await leases(hand) == 1
-    await do(store, hand, Hand.takeover)
-    await database.advance(LEASE_SECONDS / 2)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 1.5
-    await do(store, hand, Hand.takeover)
-    await database.advance(1.5 * LEASE_SECONDS)
-    assert await leases(hand) == 3
-    await sweep_all(store)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 3
-    await do(store, hand, Hand.disprove, Hand.retry)
-    await database.advance(1.5 * LEASE_SECONDS)
-    assert await leases(hand) == 0.5
-    await sweep_all(store)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 0.5
+    steps: list[tuple[tuple[Speech, ...], float, bool, tuple[Speech, ...], float]] = [
+        ((Hand.claim,), 0.5, False, (Hand.abandon,), 0),
+        ((), 1, True, (), 1),
+        ((Hand.takeover,), 0.5, False, (Hand.abandon,), 1.5),
+        ((Hand.takeover,), 1.5, False, (), 3),
+        ((), 0, True, (Hand.abandon,), 3),
+        ((Hand.disprove, Hand.retry), 1.5, False, (), 0.5),
+        ((), 0, True, (Hand.abandon,), 0.5),
+    ]
+    hand = Hand()
+    for said, pause_leases, is_swept, then, wanted in steps:
+        await do(store, hand, *said)
+        await database.advance(pause_leases * LEASE_SECONDS)
+        if is_swept:
+            await sweep_all(store)
+        await do(store, hand, *then)
+        assert await leases(hand) == wanted
     await do(store, hand, Hand.prove)
-
-
-async def recovery(store: Store, hand: Hand) -> RecoveryState:
-    """What is kept of the questions about it, and there is something."""
-    return await store.recovery(hand.operation_id)
 
 
 async def pass_floor(database: Database) -> None:
     await database.advance(PROBE_FLOOR_US / 1_000_000)
 
 
-async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store) -> None:
-    """Twenty who ask at once through two gateways, some in a skip_delay, get one lease."""
+async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store, database: Database) -> None:
+    """Of twenty who ask at once through two gateways, some in a skip_delay. One that never comes back keeps the others
+    out until its time is over by the store's clock, and one of them gets it then."""
     hand = await in_doubt(store)
-    asked = await asyncio.gather(
-        *(ask((store, other_store)[index % 2], hand, is_urgent=index % 3 == 0) for index in range(PROBERS))
-    )
-    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 0)]
-    assert await ask(other_store, hand, is_urgent=True) is None
 
+    async def granted(*, some_urgent: bool) -> list[RecoveryLease]:
+        askers = [((store, other_store)[n % 2], some_urgent and n % 3 == 0) for n in range(PROBERS)]
+        asked = [ask(each, hand, is_urgent=is_urgent) for each, is_urgent in askers]
+        return [lease for lease in await asyncio.gather(*asked) if lease is not None]
 
-async def test_a_lease_lapses_by_the_stores_clock(store: Store, other_store: Store, database: Database) -> None:
-    """A prober that never comes back keeps the others out until its time is over, and one of them gets it then."""
-    hand = await in_doubt(store)
-    await take(store, hand)
+    assert await granted(some_urgent=True) == [RecoveryLease(hand.operation_id, hand.token, 0)]
     await database.advance(RECOVERY_LEASE_SECONDS / 2)
     assert await ask(other_store, hand, is_urgent=True) is None
     await database.advance(RECOVERY_LEASE_SECONDS / 2)
-    asked = await asyncio.gather(*(ask((store, other_store)[index % 2], hand) for index in range(PROBERS)))
-    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 1, 1)]
+    (lease,) = await granted(some_urgent=False)
+    assert lease == RecoveryLease(hand.operation_id, hand.token, 1, lease.background_tries)
 
 
 async def test_who_waits_gets_it_although_put_off(store: Store, other_store: Store, database: Database) -> None:
@@ -144,7 +130,7 @@ async def test_nobody_asks_again_at_once(store: Store, other_store: Store, datab
         for urgency in (False, True):
             assert await ask(other_store, hand, is_urgent=urgency) is None
         await pass_floor(database)
-        assert turn + 1 == (await recovery(store, hand)).tries
+        assert turn + 1 == (await store.recovery(hand.operation_id)).tries
 
 
 async def test_who_waits_lengthens_no_pause(store: Store, database: Database) -> None:
@@ -164,20 +150,20 @@ async def test_what_the_last_question_came_to(store: Store, other_store: Store, 
     hand = await in_doubt(store)
     assert await store.recovery(hand.operation_id) is None
     lease = await take(store, hand)
-    asking = await recovery(other_store, hand)
+    asking = await other_store.recovery(hand.operation_id)
     assert (asking.token, asking.tries, asking.asked_us, asking.finding) == (hand.token, 1, 0, "")
     assert asking.held_until_us > (await store.read(hand.operation_id)).now_us
     await store.put_off(lease, PAUSE_US, FINDING)
-    asked = await recovery(other_store, hand)
+    asked = await other_store.recovery(hand.operation_id)
     assert (asked.tries, asked.held_until_us, asked.finding) == (1, 0, FINDING)
     assert asked.put_off_until_us - asked.asked_us == PAUSE_US
     await pass_floor(database)
     await take(store, hand, is_urgent=True)
-    again = await recovery(store, hand)
+    again = await store.recovery(hand.operation_id)
     assert (again.tries, again.asked_us, again.finding) == (2, asked.asked_us, FINDING)
     await do(store, hand, Hand.takeover, Hand.abandon)
     await take(store, hand)
-    anew = await recovery(store, hand)
+    anew = await store.recovery(hand.operation_id)
     assert (anew.token, anew.tries, anew.asked_us, anew.finding) == (hand.token, 1, 0, "")
 
 
@@ -208,18 +194,15 @@ NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
 }
 
 
-@pytest.mark.parametrize("speeches", NOT_IN_DOUBT.values(), ids=NOT_IN_DOUBT)
-async def test_only_doubt_is_recovered(speeches: tuple[Speech, ...], store: Store) -> None:
-    """In every other state nobody gets the lease, however urgent."""
-    await do(store, hand := Hand(), *speeches)
-    assert await ask(store, hand, is_urgent=True) is None
-
-
 async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database: Database) -> None:
-    """Nobody gets the lease with another token than the record's; a doubt after a takeover is another one."""
+    """In every other state nobody gets the lease, however urgent; nor with another token than the record's. A doubt
+    after a takeover is another one."""
+    for name, speeches in NOT_IN_DOUBT.items():
+        await do(store, hand := Hand(), *speeches)
+        assert await ask(store, hand, is_urgent=True) is None, name
     hand = await in_doubt(store)
-    assert await store.recover(hand.operation_id, hand.stale_token, RECOVERY_LEASE_US, is_urgent=True) is None
-    assert await store.recover(hand.operation_id, hand.future_token, RECOVERY_LEASE_US, is_urgent=True) is None
+    for token in (hand.stale_token, hand.future_token):
+        assert await store.recover(hand.operation_id, token, RECOVERY_LEASE_US, is_urgent=True) is None
     first = await take(store, hand)
     await do(store, hand, Hand.takeover, Hand.abandon)
     assert await store.recover(hand.operation_id, first.token, RECOVERY_LEASE_US, is_urgent=True) is None
@@ -326,10 +309,6 @@ async def test_leases_of_doubts_that_are_over_are_cleared_away(store: Store, dat
     assert not (await store.sweep(3)).more
 
 
-def who_and_why(audits: list[AuditEntry]) -> list[tuple[Event, str, str]]:
-    return [(entry.event, entry.who, entry.why) for entry in audits]
-
-
 async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: Store, database: Database) -> None:
     """Each change says when it was made, by whom, why and on which token; the oldest comes first."""
     await do(store, hand := Hand(), Hand.claim, Hand.abandon)
@@ -343,15 +322,15 @@ async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: S
     await do(store, hand, lambda hand: replace(hand.purge(), audit=Audit("bo é", "")))
     await do(store, hand, lambda hand: replace(hand.erase(), audit=Audit("", "line\nbreak 'quoted' {x,y}")))
     audits = await store.audits(hand.operation_id)
-    assert who_and_why(audits) == [
-        (Event.DISPROVE, "ana", "not in the ledger"),
-        (Event.PROVE, "probe", "GET /charges/1: 200"),
-        (Event.PURGE, "bo é", ""),
-        (Event.ERASE, "", "line\nbreak 'quoted' {x,y}"),
+    assert [(each.event, each.who, each.why, each.token) for each in audits] == [
+        (Event.DISPROVE, "ana", "not in the ledger", doubted),
+        (Event.PROVE, "probe", "GET /charges/1: 200", hand.token),
+        (Event.PURGE, "bo é", "", hand.token),
+        (Event.ERASE, "", "line\nbreak 'quoted' {x,y}", hand.token),
     ]
-    assert [entry.token for entry in audits] == [doubted, hand.token, hand.token, hand.token]
-    assert [entry.at_us for entry in audits[:2]] == [first_us, second_us]
-    assert sorted(entry.at_us for entry in audits) == [entry.at_us for entry in audits]
+    times = [entry.at_us for entry in audits]
+    assert times == sorted(times)
+    assert times[:2] == [first_us, second_us]
     assert await other_store.audits(hand.operation_id) == audits
     assert await store.audits(uuid4()) == []
 
@@ -387,20 +366,22 @@ async def test_what_was_made_is_known_until_nothing_was(store: Store) -> None:
         assert await state(store, hand) is not State.ABSENT
         return hand.record.resource
 
-    doubted = (Hand.claim, Hand.abandon)
+    doubted, kept = (Hand.claim, Hand.abandon), (Hand.accept, Hand.dispatch, Hand.abandon)
     assert await made(Hand.claim) is None
-    assert await made(*doubted) == PENDING
-    assert await made(*doubted, Hand.takeover) == PENDING
-    assert await made(*doubted, Hand.takeover, lambda hand: replace(hand.abandon(), resource=None)) == PENDING
-    assert await made(*doubted, Hand.complete) == RESOURCE
-    assert await made(*doubted, lambda hand: replace(hand.complete(), resource=None)) == PENDING
-    assert await made(*doubted, Hand.takeover, lambda hand: replace(hand.complete_grant(), resource=None)) == PENDING
-    assert await made(*doubted, Hand.prove) == PENDING
-    assert await made(*doubted, lambda hand: replace(hand.prove(), resource=RESOURCE), Hand.purge) == RESOURCE
+    for *then, wanted in (
+        (PENDING,),
+        (Hand.takeover, PENDING),
+        (Hand.takeover, lambda hand: replace(hand.abandon(), resource=None), PENDING),
+        (Hand.complete, RESOURCE),
+        (lambda hand: replace(hand.complete(), resource=None), PENDING),
+        (Hand.takeover, lambda hand: replace(hand.complete_grant(), resource=None), PENDING),
+        (Hand.prove, PENDING),
+        (lambda hand: replace(hand.prove(), resource=RESOURCE), Hand.purge, RESOURCE),
+    ):
+        assert await made(*doubted, *then) == wanted
     for ended in (Hand.release, Hand.forget, Hand.disprove):
         assert await made(*doubted, ended) is None
         assert await made(*doubted, ended, Hand.retry) is None
-    kept = (Hand.accept, Hand.dispatch, Hand.abandon)
     assert await made(*kept) == PENDING
     for ended in (Hand.postpone, Hand.bury, Hand.reinstate):
         assert await made(*kept, ended) is None

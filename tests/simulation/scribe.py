@@ -37,7 +37,6 @@ def blank() -> History:
         wait_seconds_max=4.0,
         answer_within_seconds=3.0,
         store_timeout_seconds=1.0,
-        waiters_max=4,
         sinks={"ledger": False, "feed": True},
     )
     return History(0, terms, EPOCH_US, ended=60.0)

@@ -17,7 +17,6 @@ from gateway.core.operation import (
     Accept,
     Applied,
     Claim,
-    ClaimingCommand,
     Command,
     Record,
     Result,
@@ -145,7 +144,6 @@ class Database:
             attempt=None if attempt is None else attempt.hex,
             read_token=getattr(command, "read_token", None),
             fingerprint=command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
-            lease_us=command.lease_us if isinstance(command, ClaimingCommand) else None,
         )
         self.announce(operation_id)
         return result, change

@@ -91,7 +91,6 @@ class World:
             wait_seconds_max=config.routes[0].in_flight.max_wait,
             answer_within_seconds=config.upstream.answer_within,
             store_timeout_seconds=store_timeout,
-            waiters_max=config.routes[0].in_flight.max_waiters,
             stored_bytes_max=RESPONSE_BYTES_MAX,
             resent=frozenset(route.name for route in config.routes if route.recovery == "resend"),
             answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
@@ -123,15 +122,15 @@ class World:
         for region in self.regions:
             work.append(region.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
             work.append(region.purger.work(_STORM_SECONDS, self.weather.climate.purges))
-        clients = [asyncio.create_task(each) for each in work]
+        everybody = [asyncio.create_task(each) for each in work]
         for region in self.regions:
             region.storm.begin()
         await asyncio.sleep(_STORM_SECONDS)
         for region in self.regions:
             await region.storm.end()
-        self.history.calm_from = self.loop.time()
-        await asyncio.gather(*clients)
-        await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
+        calm_from = self.loop.time()
+        await asyncio.gather(*everybody)
+        await asyncio.sleep(max(0.0, calm_from + _SETTLE_SECONDS - self.loop.time()))
         await asyncio.gather(*[self.clients.check(intent) for intent in self.clients.intents])
         await asyncio.sleep(DELIVER_SECONDS)
         await self._end()
@@ -179,14 +178,8 @@ class World:
         def dice(whose: str) -> random.Random:
             return random.Random(f"{self.history.seed}/{whose}/{name}".rstrip("/"))
 
-        return Region(
-            name,
-            database,
-            gateways,
-            Operator(database, dice("operator")),
-            Purger(gateways, database, dice("purger")),
-            Storm(gateways, database, fast, dice("fate"), ways),
-        )
+        operator, purger = Operator(database, dice("operator")), Purger(gateways, database, dice("purger"))
+        return Region(name, database, gateways, operator, purger, Storm(gateways, database, fast, dice("fate"), ways))
 
     def _wall_of(self, gateway: str) -> Wall:
         wrong_seconds = self._regional.uniform(0.0, _STORM_SECONDS)
@@ -201,10 +194,8 @@ class World:
     async def _end(self) -> None:
         history = self.history
         for region in self.regions:
-            for operation_id, snapshot in region.database.settled().items():
-                settled = view(snapshot.record)
-                if settled is not None:
-                    history.final[str(operation_id)] = settled
+            records = {str(each): view(found.record) for each, found in region.database.settled().items()}
+            history.final.update({each: record for each, record in records.items() if record is not None})
         for gateway in self.gateways:
             for life in gateway.unfinished_lives:
                 if not life.is_leaving:
@@ -227,25 +218,21 @@ def _entropy(seed: int) -> Iterator[None]:
         random.setstate(state)
 
 
-class _Ear(logging.Handler):
-    """Collects what the program complains of."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self.heard.append(f"{record.getMessage()}{'' if error is None else f': {error!r}'}")
-
-
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
-    ear, log = _Ear(), logging.getLogger("gateway")
+    """What the program complains of."""
+    heard: list[str] = []
+
+    def hear(record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        heard.append(f"{record.getMessage()}{'' if error is None else f': {error!r}'}")
+
+    ear, log = logging.Handler(logging.ERROR), logging.getLogger("gateway")
+    ear.emit = hear
     propagates, log.propagate = log.propagate, False
     log.addHandler(ear)
     try:
-        yield ear.heard
+        yield heard
     finally:
         log.removeHandler(ear)
         log.propagate = propagates

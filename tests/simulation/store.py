@@ -110,11 +110,10 @@ class Database:
             return
         standby, memory = known[-1], self.memory
         records: dict[UUID, Record] = standby["records"]
-        for operation_id, record in memory.records.items():
-            if _differ(records.get(operation_id), record):
-                self._note(operation_id, "lost", record, records.get(operation_id), "standby")
-        for operation_id in records.keys() - memory.records.keys():
-            self._note(operation_id, "lost", None, records[operation_id], "standby")
+        for operation_id in (*memory.records, *(records.keys() - memory.records.keys())):
+            now_gone, before = memory.records.get(operation_id), records.get(operation_id)
+            if _differ(before, now_gone):
+                self._note(operation_id, "lost", now_gone, before, "standby")
         for name, value in standby.items():
             setattr(memory, name, value)
         memory.recovery_leases.clear()
@@ -134,17 +133,13 @@ class Database:
         is_time = before is not None and settle(before, self.memory.clock()) == after
         event = EVENT_OF[type(command)].value if isinstance(result, Applied) and not is_time else "settle"
         attempt = getattr(command, "attempt_id", getattr(command, "resolution_id", None))
-        change = self._note(
-            operation_id,
-            event,
-            before,
-            after,
-            gateway,
-            token=getattr(command, "token", None),
-            attempt=None if attempt is None else attempt.hex,
-            read_token=getattr(command, "read_token", None),
-            fingerprint=command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
-        )
+        said = {
+            "token": getattr(command, "token", None),
+            "attempt": None if attempt is None else attempt.hex,
+            "read_token": getattr(command, "read_token", None),
+            "fingerprint": command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
+        }
+        change = self._note(operation_id, event, before, after, gateway, **said)
         self.announce(operation_id)
         return result, change
 
@@ -164,7 +159,6 @@ class Database:
 
     def events(self) -> list[EventRow]:
         """What is to be published, in the order of writing."""
-        waiting = sorted(self.memory.events.values(), key=lambda event: event.place)
         return [
             EventRow(
                 event.row.sink,
@@ -172,7 +166,7 @@ class Database:
                 int(event.published.attributes()["sequence"].partition(".")[0]),
                 None if event.row.line is None else event.row.line.hex(),
             )
-            for event in waiting
+            for event in sorted(self.memory.events.values(), key=lambda event: event.place)
         ]
 
     def listen(self, operation_id: UUID, process: Process, watch: LocalWatch) -> Callable[[], object]:
@@ -211,32 +205,23 @@ def view(record: Record | None) -> View | None:
     if record is None:
         return None
     record = _SEALING.opened(record)
-    nonce, response_digest, has_body = None, None, False
-    delivery = record.delivery
+    named = ("token", "holder", "carries_doubt", "lease_until_us", "replay_until_us", "remember_until_us")
+    fields = {name: getattr(record, name) for name in named}
     if (response := record.response) is not None:
-        nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)
-        has_body = response.body is not None
-        response_digest = digest_of(response.status, response.body or b"")
+        nonces = (value.decode() for name, value in response.headers if name.lower() == b"x-nonce")
+        digest = digest_of(response.status, response.body or b"")
+        fields |= {"nonce": next(nonces, None), "response_digest": digest, "has_body": response.body is not None}
+    if (delivery := record.delivery) is not None:
+        named = ("next_attempt_us", "deliver_until_us", "stops_lane")
+        fields |= {name: getattr(delivery, name) for name in named} | {"is_kept": True}
+        fields["waits_since_us"] = max(delivery.since_us, record.claimed_us)
+        fields["lane"] = None if delivery.lane is None else delivery.lane.hex()
     return View(
         state=record.state.value,
-        token=record.token,
         attempt=record.attempt_id.hex,
         last_event=record.last_event.value,
-        holder=record.holder,
-        carries_doubt=record.carries_doubt,
         fingerprint=None if record.fingerprint is None else record.fingerprint.digest,
-        lease_until_us=record.lease_until_us,
-        replay_until_us=record.replay_until_us,
-        remember_until_us=record.remember_until_us,
-        nonce=nonce,
-        response_digest=response_digest,
-        has_body=has_body,
-        is_kept=delivery is not None,
-        next_attempt_us=0 if delivery is None else delivery.next_attempt_us,
-        waits_since_us=0 if delivery is None else max(delivery.since_us, record.claimed_us),
-        deliver_until_us=0 if delivery is None else delivery.deliver_until_us,
-        lane=None if delivery is None or delivery.lane is None else delivery.lane.hex(),
-        stops_lane=delivery is None or delivery.stops_lane,
+        **fields,
     )
 
 

@@ -27,8 +27,7 @@ from tests.simulation.history import DELIVER_SECONDS, History, Terms
 from tests.simulation.link import LINK, Link, Way
 from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.operator import Operator
-from tests.simulation.purger import Purger
+from tests.simulation.operator import Operator, Purger
 from tests.simulation.store import SINKS, Database, view
 from tests.simulation.storm import Storm
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Service

@@ -89,22 +89,18 @@ class Clients:
 
     async def _call_once(self, intent: Intent) -> Call:
         dice = self._dice
-        body = intent.body
         other = dice.random()
-        if other < 0.06:
-            body = body.replace(b"eur", b"usd")
+        body = intent.body.replace(b"eur", b"usd") if other < 0.06 else intent.body
         query = "?again=1" if other >= 0.98 else ""
         patience = dice.choice((0.05, 1.0, 5.0, 5.0, 20.0)) if self._weather.climate.client_gone else 20.0
         if dice.random() < 0.3:
             await asyncio.sleep(dice.choice((0.001, 0.01, 0.1)))
-        return await self.call(
-            intent, body, patience, has_key=intent.route != "ping" or dice.random() < 0.8, query=query
-        )
+        has_key = intent.route != "ping" or dice.random() < 0.8
+        return await self.call(intent, body, patience, has_key=has_key, query=query)
 
     async def check(self, intent: Intent) -> None:
         """After all faults: whoever asks gets to know."""
-        call = await self.call(intent, intent.body, 30.0, is_final_check=True)
-        call.is_final_check = True
+        await self.call(intent, intent.body, 30.0, is_final_check=True)
 
     async def call(
         self,
@@ -117,18 +113,10 @@ class Clients:
         is_final_check: bool = False,
     ) -> Call:
         """One request at some gateway."""
-        gateway = self._dice.choice(self._gateways)
-        call = Call(
-            number=len(self._history.calls),
-            gateway=gateway.name,
-            route=intent.route,
-            scope=intent.scope,
-            key=intent.key if has_key else "",
-            body=body,
-            target=f"/{intent.route}{query}",
-            begun=self._loop.time(),
-            is_final_check=is_final_check,
-        )
+        gateway, key = self._dice.choice(self._gateways), intent.key if has_key else ""
+        number, target = len(self._history.calls), f"/{intent.route}{query}"
+        call = Call(number, gateway.name, intent.route, intent.scope, key, body, target, self._loop.time())
+        call.is_final_check = is_final_check
         self._history.calls.append(call)
         prefers = self._preference(call)
         call.is_async = prefers is not None

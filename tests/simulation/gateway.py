@@ -80,18 +80,11 @@ class SimulatedGateway:
     """One name behind which gateways come and go."""
 
     def __init__(
-        self,
-        name: str,
-        database: Database,
-        fast: FastServer | None,
-        service: Service,
-        *,
-        wall: Wall,
-        region: str = "",
-        links: Mapping[str, Link] | None = None,
-    ) -> None:
+        self, name: str, database: Database, fast: FastServer | None, service: Service, wall: Wall, region: str,
+        links: Mapping[str, Link],
+    ) -> None:  # fmt: skip
         """`wall` is what other regions hear of its clock. `links` lead to them."""
-        self.name, self.region, self.wall, self.links = name, region, wall, links or {}
+        self.name, self.region, self.wall, self.links = name, region, wall, links
         self.database, self.fast, self.service, self.disk = database, fast, service, Disk()
         self.weather = weather = database.weather
         self.loop, self.history = weather.loop, weather.history

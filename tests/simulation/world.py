@@ -162,16 +162,8 @@ class World:
         database = Database(weather, region=name, first_token=first_token)
         fast = FastServer(weather) if has_fast else None
         gateways = [
-            SimulatedGateway(
-                gateway,
-                database,
-                fast,
-                self._service,
-                wall=self._wall_of(gateway) if name else steady_wall(self.loop),
-                region=name,
-                links=links,
-            )
-            for gateway in (f"{name or 'g'}{number}" for number in range(count))
+            SimulatedGateway(each, database, fast, self._service, self._wall_of(each, name), name, links or {})
+            for each in (f"{name or 'g'}{number}" for number in range(count))
         ]
 
         def dice(whose: str) -> random.Random:
@@ -180,7 +172,9 @@ class World:
         operator, purger = Operator(database, dice("operator")), Purger(gateways, database, dice("purger"))
         return Region(name, database, gateways, operator, purger, Storm(gateways, database, fast, dice("fate"), ways))
 
-    def _wall_of(self, gateway: str) -> Wall:
+    def _wall_of(self, gateway: str, region: str) -> Wall:
+        if not region:
+            return steady_wall(self.loop)
         wrong_seconds = self._regional.uniform(0.0, _STORM_SECONDS)
         is_wrong = self.weather.happens("wrong_wall", LINK, wrong_seconds, gateway)
         return wall_of_region(self.loop, self._regional, wrong_seconds if is_wrong else 0.0)

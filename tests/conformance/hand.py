@@ -230,6 +230,9 @@ class Hand:
     def complete(self, response: StoredResponse = ANSWER) -> Complete:
         return Complete(self.operation_id, self.token, self.attempt_id, response, REPLAY_US, REMEMBER_US, RESOURCE)
 
+    def complete_unkept(self) -> Complete:
+        return self.complete(replace(ANSWER, body=None))
+
     def complete_grant(self) -> Complete:
         return replace(self.complete(), granted=self.granted)
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.operation import Applied, Claim, Command, Fenced, Result, State
 from gateway.store.base import Store
-from tests.conformance.hand import ANSWER, LEASE_US, SAME, Hand, do, increasing, new_identity
+from tests.conformance.hand import ANSWER, LEASE_US, OTHER_ANSWER, SAME, Hand, do, increasing, new_identity
 from tests.conformance.stores import OF_OWN_TOKENS, Database
 
 CLAIMS = 100
@@ -86,8 +86,9 @@ async def test_a_completion_and_claims_at_once_leave_the_answer(store: Store, ot
 
 
 async def test_of_two_resolutions_one_counts(store: Store, other_store: Store) -> None:
-    """A prove, a disprove and the late answer exclude one another; the record is what the one that was applied says."""
-    for _ in range(10):
+    """A prove, a disprove and the late answer exclude one another; the record is what the applied one says, and
+    each that was applied is written down."""
+    for _ in range(20):
         await do(store, hand := Hand(), Hand.claim, Hand.abandon)
         proof, denial, late = await asyncio.gather(
             store.apply(hand.prove()),
@@ -99,6 +100,9 @@ async def test_of_two_resolutions_one_counts(store: Store, other_store: Store) -
         # A late answer may still come after a disprove.
         assert applied in (["p"], ["d"], ["c"], ["d", "c"])
         assert record.state is (State.RELEASED if applied == ["d"] else State.COMPLETED)
+        assert record.response == {"p": OTHER_ANSWER, "d": None, "c": ANSWER}[applied[-1]]
+        events = [entry.event.value for entry in await store.audits(hand.operation_id)]
+        assert events == [{"p": "prove", "d": "disprove"}[each] for each in applied if each != "c"]
 
 
 async def test_tokens_increase_whoever_draws_them(store: Store, other_store: Store) -> None:

@@ -8,14 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Audit, Event, Fenced, State, in_doubt_since_us, microseconds
+from gateway.core.operation import Audit, Event, State, in_doubt_since_us, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, RecoveryLease
 from tests.conformance.hand import (
-    ANSWER,
     LEASE_SECONDS,
     LEASE_US,
-    OTHER_ANSWER,
     PENDING,
     RESOURCE,
     Hand,
@@ -256,24 +254,6 @@ async def test_the_latest_audits_of_all_operations(store: Store) -> None:
     for each in latest:
         assert [each.entry] == await store.audits(each.operation_id)
     assert await store.latest_audits(last.number, 2) == []
-
-
-async def test_a_prober_and_the_holder_at_once_leave_one_answer(store: Store, other_store: Store) -> None:
-    """Whichever of the two comes first is the record, and only a prober who came first is written down."""
-    for _ in range(10):
-        hand = await in_doubt(store)
-        proof = hand.prove()
-        _, late = await asyncio.gather(ask(other_store, hand), store.apply(hand.complete()))
-        assert isinstance(late, Applied)
-        assert isinstance(await other_store.apply(proof), Fenced)
-    for _ in range(10):
-        hand = await in_doubt(store)
-        await take(other_store, hand)
-        proven, late = await asyncio.gather(other_store.apply(hand.prove()), store.apply(hand.complete()))
-        assert isinstance(proven, Applied) != isinstance(late, Applied)
-        record = (await store.read(hand.operation_id)).record
-        assert record.response == (OTHER_ANSWER if isinstance(proven, Applied) else ANSWER)
-        assert len(await store.audits(hand.operation_id)) == isinstance(proven, Applied)
 
 
 async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:

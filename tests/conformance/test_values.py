@@ -68,15 +68,6 @@ async def test_an_identity_comes_back_as_given(store: Store) -> None:
             assert kept == (identity, fingerprint, claim.holder, claim.attempt_id), name
 
 
-async def test_answers_recorded_at_once_are_not_mixed_up(store: Store) -> None:
-    """Fifty operations that complete together each keep their own answer."""
-    hands = [Hand() for _ in range(50)]
-    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    answers = [StoredResponse(200 + n, b"", ((b"N", b"%d" % n),), b"%d" % n * n) for n in range(50)]
-    await asyncio.gather(*(store.apply(hand.complete(answer)) for hand, answer in zip(hands, answers, strict=True)))
-    assert [(await store.read(hand.operation_id)).record.response for hand in hands] == answers
-
-
 def _claim_of(number: int) -> Claim:
     """Claims of one number say the same, but for what is an operation's own; those of 0 leave out what they can."""
     own = uuid4()

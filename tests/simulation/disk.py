@@ -16,7 +16,8 @@ from tests.simulation.loop import Process
 
 
 class Disk:
-    """What a host keeps: entries by file and row, and which process has which file open."""
+    """What a host keeps: entries by file and row, which process has which file open, and what was last seen of the
+    durable store; for that it stands where `SeenFile` does."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[int, JournalEntry]] = {}
@@ -26,6 +27,12 @@ class Disk:
         self.rows = count(1)
         self.seen: Seen | None = None
         self.attempts: list[AttemptNotes] = []
+
+    def read(self) -> Seen | None:
+        return self.seen
+
+    def write(self, seen: Seen) -> None:
+        self.seen = seen
 
 
 class AttemptNotes:
@@ -69,19 +76,6 @@ class AttemptNotes:
 
     def remove(self) -> None:
         pass
-
-
-class SeenNote:
-    """What was last seen of the durable store. Stands where `SeenFile` does."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    def read(self) -> Seen | None:
-        return self._disk.seen
-
-    def write(self, seen: Seen) -> None:
-        self._disk.seen = seen
 
 
 class DiskJournal:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import yaml
 
@@ -32,16 +32,13 @@ from gateway.observe.facts import (
 from gateway.protect.reply import RequestCut
 from gateway.protect.request import Request, Untouched
 from gateway.store.base import StoreError
-from gateway.store.files import AttemptFiles
-from gateway.store.journal.journal import SqliteJournal
-from gateway.store.memory.epoch import SeenFile
 from gateway.upstream import Upstream
 from tests.simulation.clocks import Wall
-from tests.simulation.disk import AttemptNotes, Disk, DiskJournal, SeenNote
+from tests.simulation.disk import AttemptNotes, Disk, DiskJournal
 from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.history import Life
 from tests.simulation.link import Link, LinkClient
-from tests.simulation.loop import NumberedTask, Process
+from tests.simulation.loop import Process
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import Client, Service, current_call
 from tests.simulation.wire import Body, Connection
@@ -98,11 +95,6 @@ class SimulatedGateway:
         self.life = GatewayLife(self, f"{self.name}.{len(self._lives) + 1}")
         self._lives.append(self.life)
 
-    def crash(self) -> None:
-        """End it as `kill -9` does."""
-        if self.life is not None:
-            self.life.end("crashed")
-
     def freeze(self, seconds: float) -> None:
         """SIGSTOP for whatever lives under this name."""
         for life in self.unfinished_lives:
@@ -139,7 +131,7 @@ class GatewayLife:
         self._began = house.loop.time()
         self.process = house.loop.add_process(house.name)
         self.is_listening = self.is_leaving = False
-        self._connections: dict[NumberedTask, Connection] = {}
+        self._connections: dict[asyncio.Task[None], Connection] = {}
         self._upkeep: list[asyncio.Task[None]] = []
         self._commands: set[asyncio.Task[Changed | Refused]] = set()
         self.over: asyncio.Future[None] = house.loop.create_future()
@@ -158,11 +150,11 @@ class GatewayLife:
             holder=self._holder,
             durable=Durable(house.database, self.process),
             fast=None if house.fast is None else FastDriver(house.fast, self.process, clock),
-            seen_file=cast(SeenFile, SeenNote(house.disk)),
+            seen_file=house.disk,
             shared_note=shared_note,
             ring=key_ring(config),
-            attempt_files=cast(AttemptFiles, AttemptNotes(house.disk, self.process)),
-            journal=cast(SqliteJournal, self._journal),
+            attempt_files=AttemptNotes(house.disk, self.process),
+            journal=self._journal,
             clock=clock,
             wall_seconds=house.wall,
         )
@@ -173,7 +165,7 @@ class GatewayLife:
     def _upstream(self, settings: asked.Upstream) -> Upstream:
         house, link = self._house, self._house.links.get(settings.url.host)
         make = partial(Client, house.service) if link is None else partial(LinkClient, link)
-        return cast(Upstream, make(self.process, house.weather, settings))
+        return make(self.process, house.weather, settings)
 
     def _hear(self, fact: Fact) -> None:
         match fact:
@@ -278,13 +270,13 @@ class GatewayLife:
             self._break_off(connection)
             return
         call = current_call.set(connection.call.number)
-        task = cast(NumberedTask, self._loop.create_task(self._serve(connection, body)))
+        task = self._loop.create_task(self._serve(connection, body))
         current_call.reset(call)
         self._connections[task] = connection
         task.add_done_callback(self._served)
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        connection = self._connections.pop(cast(NumberedTask, task))
+        connection = self._connections.pop(task)
         self._loop.world.deliver(1.0, connection.break_off)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._house.history.errors.append(f"a handler failed: {error!r}")

@@ -197,7 +197,6 @@ class Forward:
 class StoreCall:
     """A question to the durable store. `changes` are those that it made; `acknowledged` is when its answer arrived."""
 
-    number: int
     gateway: str
     verb: str
     operation_id: str | None

@@ -18,7 +18,7 @@ from tests.simulation.history import (
     Terms,
     View,
     digest_of,
-)  # fmt: skip
+)
 
 OPERATION = "11111111-1111-8111-8111-111111111111"
 EPOCH_US = 1_800_000_000_000_000
@@ -66,8 +66,9 @@ class Scribe:
         if self.view is not None:
             after = replace(after, lane=self.view.lane, stops_lane=self.view.stops_lane)
         change = self.change(at, event, after, attempt=f"a{token}", read_token=read_token, fingerprint=b"f")
-        calls, times = self.history.store_calls, (at - 0.01, at, at + 0.01)
-        calls.append(StoreCall(len(calls), "g0", event, self.operation_id, *times, "Applied", "", change.number))
+        times = at - 0.01, at, at + 0.01
+        told = StoreCall("g0", event, self.operation_id, *times, "Applied", "", change.number)
+        self.history.store_calls.append(told)
 
     def say(self, at: float, event: str, state: str, **different: Any) -> Change:
         """What the holder says of its attempt."""

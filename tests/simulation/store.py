@@ -278,7 +278,7 @@ class Durable:
         terms = self._history.terms
         now = self._loop.time()
         asked = None if operation_id is None else str(operation_id)
-        entry = StoreCall(len(self._history.store_calls), self._gateway, verb, asked, now)
+        entry = StoreCall(self._gateway, verb, asked, now)
         self._history.store_calls.append(entry)
         fate = self._weather.store_fate(self._gateway, terms.store_timeout_seconds, terms.lease_seconds)
         answer: asyncio.Future[T] = self._loop.create_future()

@@ -18,7 +18,7 @@ from tests.simulation.scribe import BODY, OPERATION, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
 HOUR_US = 3_600_000_000
-MET_BEFORE = StoreCall(9, "g0", "check_memory", None, 0.1, 0.2, 0.3)
+MET_BEFORE = StoreCall("g0", "check_memory", None, 0.1, 0.2, 0.3)
 """The host knew the memory from before it lost anything."""
 
 

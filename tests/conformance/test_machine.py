@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from gateway.store.base import Store
 from tests.conformance.cases import MOVES, PAUSES, SPEECHES
@@ -57,6 +57,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_restarted = False
         self.pairs = [Pair.new(self.seat.clock) for _ in range(OPERATIONS)]
 
     def agree(self, *told: list[str]) -> None:
@@ -86,8 +87,11 @@ class Machine(RuleBasedStateMachine):
     def sweep(self, limit: int) -> None:
         self.seat.runner.run(self.seat.store.sweep(limit))
 
+    @precondition(lambda self: not self.is_restarted)
     @rule()
     def restart(self) -> None:
+        """Once a history: on a server it takes longer than all the rest."""
+        self.is_restarted = True
         self.seat.restart()
 
     @rule(operation=operations)

@@ -261,7 +261,6 @@ _OF_DELIVERIES = frozenset(
         "test_a_pause_when_nothing_is_due",
         "test_pauses_and_their_ends_are_audited",
         "test_a_pause_moves_the_end_by_its_length",
-        "test_a_pause_takes_no_time_from_what_was_not_swept",
         "test_what_waits_for_its_delivery",
         "test_a_pause_from_before",
         "test_events_from_before",

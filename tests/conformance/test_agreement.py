@@ -62,6 +62,8 @@ async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: St
     assert await store.compare_configuration(recipes(charges=b"one")) == FINE
     conflict = [(SERVICE, "charges", 1, (), False)]
     assert await conflicts(store, recipes(charges=b"two", new=b"n")) == conflict
+    async with started(database.open_store()) as later:
+        assert await conflicts(later, recipes(charges=b"two")) == conflict
     # Nothing of a refused agreement was remembered.
     assert await store.compare_configuration(recipes(new=b"another", charges=b"one")) == FINE
     assert await store.compare_configuration(recipes(frozenset(("charges",)), charges=b"two")) == FINE
@@ -97,16 +99,6 @@ async def test_every_key_that_is_remembered_is_alive(database: Database, store: 
     assert await store.count_without_route(SERVICE, ()) == {"charges": len(alive)}
 
 
-async def test_recipes_outlive_a_restart(database: Database) -> None:
-    """The next start is held to what the last one agreed on."""
-    async with started(database.open_store()) as store:
-        await store.compare_configuration(serving(CHARGES))
-        await do(store, of("charges"), Hand.claim)
-    async with started(store):
-        assert await conflicts(store, recipes(charges=b"two")) == [(SERVICE, "charges", 1, (), False)]
-        assert await conflicts(store, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
-
-
 async def test_services_agree_each_for_itself(store: Store) -> None:
     """Services with an operation of one name have a recipe each, and of living keys only their own speak against it."""
     for _ in range(2):
@@ -124,7 +116,9 @@ async def test_a_renamed_route(database: Database, store: Store) -> None:
     needs no word, and going back would lose the new keys."""
     await store.compare_configuration(serving(CHARGES))
     await do(store, of("charges"), Hand.claim, Hand.complete)
-    assert await conflicts(store, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
+    async with started(database.open_store()) as later:
+        for each in (store, later):
+            assert await conflicts(each, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
     assert await store.compare_configuration(serving(CHARGES)) == FINE
     await database.advance(2 * REMEMBER_SECONDS)
     assert await store.compare_configuration(serving(RENAMED)) == FINE
@@ -263,13 +257,7 @@ async def test_a_renamed_service(end: str, database: Database, store: Store) -> 
     assert await conflicts(store, books()) == [(*CONFLICT, False)]
     assert await store.compare_configuration(books(accepted=frozenset(("charges",)))) == FINE
     assert await store.compare_configuration(books()) == FINE
-
-
-async def test_a_service_that_gets_its_old_name_back(store: Store) -> None:
-    """Who took the requests of a service that did not run loses its keys when that one comes back."""
-    await shop_with_a_key(store)
-    await store.note_running(serving().gateway_id, is_running=False)
-    assert await store.compare_configuration(books(accepted=frozenset(("charges",)))) == FINE
+    # Who took the requests of a service that did not run loses its keys when that one comes back.
     await do(store, of("charges", "books"), Hand.claim, Hand.complete)
     await store.note_running(OTHER, is_running=False)
     assert await conflicts(store, serving(CHARGES)) == [("books", "charges", 1, ("charges",), False)]

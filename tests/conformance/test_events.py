@@ -250,7 +250,6 @@ async def test_a_lease_of_a_clock_that_was_set_back(telling: Store, other_store:
 
 
 async def test_two_relays_share_what_is_due(telling: Store, other_store: Store) -> None:
-    """No event is leased twice at a time."""
     for _ in range(20):
         await do(telling, Hand(), Hand.claim, Hand.complete)
     parts = await asyncio.gather(*(leased(store, number=5) for store in (telling, other_store) * 3))

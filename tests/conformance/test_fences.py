@@ -27,7 +27,6 @@ async def is_kept_out(store: Store, hand: Hand, command: Command) -> None:
 
 
 async def test_a_superseded_holder_changes_nothing(store: Store) -> None:
-    """Once the key has another holder, nothing that the former one says has an effect."""
     for say in HOLDERS:
         await do(store, hand := Hand(), Hand.claim)
         former = say(hand)

@@ -262,21 +262,6 @@ async def test_pauses_and_their_ends_are_audited(store: Store, other_store: Stor
     assert [each.operation for each in await other_store.pause_audits(SERVICE)] == ["charges", "refunds"]
 
 
-async def test_a_pause_takes_no_time_from_what_was_not_swept(store: Store, database: Database) -> None:
-    """What would not have expired soon gets the length of the pause when it ends, and expires after that."""
-    before, during = hands = hand_of(), hand_of()
-    day = 86_400.0
-    await do(store, before, accepted_for(2 * day))
-    await store.pause(SERVICE, "charges", AUDIT)
-    await database.advance(day)
-    await do(store, during, accepted_for(2 * day))
-    await database.advance(day / 2)
-    await store.resume(SERVICE, "charges", AUDIT)
-    for pause_seconds, wanted in ((2 * day - 60, State.ACCEPTED), (120, State.DEAD_LETTER)):
-        await database.advance(pause_seconds)
-        assert [await state(store, hand) for hand in hands] == [wanted, wanted]
-
-
 @pytest.mark.parametrize(
     ("within_seconds", "before_seconds", "after_seconds"),
     [(1_800, 10, 50), (1_800, 1_700, 2_600), (1_800, 0, 60), (86_400, 10, 50)],

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.core.operation import Fenced, State
+from gateway.core.operation import State
 from gateway.store.base import NotApplied, Store
 from gateway.store.operations import Query, RecoveryLease
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import ANSWER, SERVICE, Hand, Speech, do, increasing, started, state
+from tests.conformance.hand import SERVICE, Hand, Speech, do, increasing, started, state
 from tests.conformance.stores import Database
 from tests.support.serving import GATEWAY, serving
 
@@ -38,20 +38,9 @@ VERBS: tuple[Callable[[Store], Awaitable[object]], ...] = (
 
 
 async def test_a_store_that_was_not_started_changes_nothing(database: Database) -> None:
-    """Before `start` every verb says that it was not applied."""
     for verb in VERBS:
         with pytest.raises(NotApplied):
             await verb(database.open_store())
-
-
-async def test_two_stores_on_the_same_data_see_one_another(store: Store, other_store: Store) -> None:
-    """What one gateway was told is what the other reads, at once."""
-    await do(store, hand := Hand(), Hand.claim)
-    assert await state(other_store, hand) is State.CLAIMED
-    assert isinstance(await other_store.apply(hand.claim()), Fenced)
-    await do(other_store, hand, Hand.complete)
-    assert await state(store, hand) is State.COMPLETED
-    assert hand.record.response == ANSWER
 
 
 KINDS: dict[State, tuple[Speech, ...]] = {
@@ -111,7 +100,6 @@ async def test_without_news_a_wait_ends_at_its_timeout(store: Store) -> None:
 
 
 async def test_many_wait_for_one(store: Store) -> None:
-    """Every waiter of an operation is woken, and one that gave up disturbs none."""
     await do(store, hand := Hand(), Hand.claim)
 
     async def wait() -> bool:

@@ -123,5 +123,4 @@ def tell(database: Database, how: settings = SETTINGS) -> None:
 # The store in memory is the model.
 @pytest.mark.parametrize("database", sorted(STORES.keys() - {"memory"}), indirect=True)
 def test_the_store_and_the_model_tell_the_same_history(database: Database) -> None:
-    """Whatever is said, in whatever order, by whomever: each answer and each record is the model's."""
     tell(database)

@@ -76,7 +76,8 @@ async def test_the_successor_of_a_forgotten_operation_is_a_new_one(store: Store,
 
 
 async def test_a_sweep_writes_down_what_everybody_already_sees(store: Store, database: Database) -> None:
-    """Every record reads the same before and after it was swept, and a second sweep finds nothing."""
+    """Every record reads the same before and after it was swept, and a second sweep finds nothing. A claim within its
+    lease and a doubt of any age stay what they are."""
     lapsed, retired, collected, held, doubted, free = (Hand() for _ in range(6))
     await do(store, retired, Hand.claim, Hand.complete)
     await do(store, collected, Hand.claim, lambda hand: replace(hand.release(), remember_us=1_000_000))
@@ -96,19 +97,12 @@ async def test_a_sweep_writes_down_what_everybody_already_sees(store: Store, dat
     after = [hand.record for hand in hands]
     assert after == list(map(as_kept_in, after, before))
     assert await store.sweep(100) == Swept()
-
-
-async def test_a_sweep_never_ends_a_claim_or_a_doubt(store: Store, database: Database) -> None:
-    """A claim within its lease and a doubt of any age stay what they are."""
-    held, doubted, lapsed = hands = [Hand() for _ in range(3)]
-    await do(store, doubted, Hand.claim, Hand.abandon)
-    await do(store, lapsed, Hand.claim)
-    await database.advance(100 * REMEMBER_SECONDS)
-    await do(store, held, Hand.claim)
-    assert await sweep_all(store) == Swept(lapsed=1)
-    assert [await state(store, hand) for hand in hands] == [State.CLAIMED, State.IN_DOUBT, State.IN_DOUBT]
     await do(store, held, Hand.renew, Hand.complete)
-    await do(store, doubted, Hand.takeover)
+    await database.advance(100 * REMEMBER_SECONDS)
+    assert (await sweep_all(store)).lapsed == 0
+    for hand in (doubted, lapsed):
+        assert await state(store, hand) is State.IN_DOUBT
+        await do(store, hand, Hand.takeover)
 
 
 async def test_a_swept_lapse_is_still_its_holders(store: Store, database: Database) -> None:

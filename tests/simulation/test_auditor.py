@@ -191,19 +191,16 @@ def reports(made: History, invariant: str) -> bool:
 
 @pytest.mark.parametrize("name", SPOILS)
 def test_a_broken_invariant_is_reported(name: str) -> None:
-    """A history that breaks an invariant is reported under its name."""
     made, scribe = well()
     SPOILS[name](made, scribe)
     assert reports(made, name[:2]), audit(made)
 
 
 def test_every_check_can_fail() -> None:
-    """There is no check without a history that it reports."""
     assert {check.__name__.split("_")[1] for check in CHECKS} == {name[:2] for name in SPOILS}
 
 
 def test_a_history_in_which_all_is_well_is_not_reported() -> None:
-    """Nothing is found where nothing is wrong."""
     assert audit(well()[0]) == []
 
 

@@ -78,7 +78,6 @@ def _failures(seeds: range | tuple[int, ...], plan: Plan = STORMY) -> str:
     ],
 )
 def test_no_invariant_breaks(first: int) -> None:
-    """Whatever goes wrong, no invariant breaks."""
     failures = _failures(range(first, first + _BATCH))
     assert not failures, failures
 

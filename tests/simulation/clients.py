@@ -15,6 +15,12 @@ from tests.simulation.wire import Body, Connection
 ACCEPTING = frozenset(("mail", "ship", "buy"))
 ORDERED = frozenset(("move", "post"))
 """Routes that deliver what they accept in the order of an account. They accept whatever the caller prefers."""
+_ROUTES = (
+    *("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"),
+    *("mail", "mail", "ship", "ship", "buy", "buy"),
+    *("move", "move", "move", "post", "post"),
+)
+_ROUTES_OF_LOAD = ("charge", "charge", "order", "order", "order", "note", "note", "pay", "book", "ping", "haul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +36,18 @@ class Intent:
 class Clients:
     """All clients of a run."""
 
-    def __init__(self, gateways: list[SimulatedGateway], weather: Weather, dice: random.Random) -> None:
-        self._gateways, self._dice = gateways, dice
+    def __init__(
+        self, gateways: list[SimulatedGateway], weather: Weather, dice: random.Random, *, is_loaded: bool
+    ) -> None:
+        """`is_loaded`: they come all the time, want slow work too, and few hang up."""
+        self._gateways, self._dice, self._is_loaded = gateways, dice, is_loaded
         self._loop, self._history, self._weather = weather.loop, weather.history, weather
         self.intents: list[Intent] = []
 
     def make_intents(self, count: int) -> None:
         """Some keys are used in two scopes, or on two routes: different operations. Some runs are about one route."""
-        dice = self._dice
-        routes: tuple[str, ...] = (
-            *("charge", "charge", "order", "order", "note", "pay", "pay", "book", "book", "ping"),
-            *("mail", "mail", "ship", "ship", "buy", "buy"),
-            *("move", "move", "move", "post", "post"),
-        )
-        if dice.random() < 0.4:
+        dice, routes = self._dice, _ROUTES_OF_LOAD if self._is_loaded else _ROUTES
+        if not self._is_loaded and dice.random() < 0.4:
             routes = (dice.choice(routes),)
         for number in range(count):
             route = dice.choice(routes)
@@ -93,6 +97,9 @@ class Clients:
         body = intent.body.replace(b"eur", b"usd") if other < 0.06 else intent.body
         query = "?again=1" if other >= 0.98 else ""
         patience = dice.choice((0.05, 1.0, 5.0, 5.0, 20.0)) if self._weather.climate.client_gone else 20.0
+        if self._is_loaded:
+            # Nobody hangs up sooner who waits for the slowest route.
+            patience = 60.0 if dice.random() < 0.98 else dice.uniform(0.01, 5.0)
         if dice.random() < 0.3:
             await asyncio.sleep(dice.choice((0.001, 0.01, 0.1)))
         has_key = intent.route != "ping" or dice.random() < 0.8

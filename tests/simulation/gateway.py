@@ -171,11 +171,10 @@ class GatewayLife:
         match fact:
             case OperationClaimed():
                 heard = "claimed", str(fact.token)
-            case OperationSettled() | WriteRefused():
-                heard = (
-                    "settled" if isinstance(fact, OperationSettled) else "refused",
-                    f"{fact.token} {fact.event.value}",
-                )
+            case OperationSettled():
+                heard = "settled", f"{fact.token} {fact.event.value}"
+            case WriteRefused():
+                heard = "refused", f"{fact.token} {fact.event.value}"
             case LeaseLost() | LoopStalled():
                 heard = type(fact).__name__, ""
             case _:

@@ -25,7 +25,6 @@ from tests.simulation.faults import CALM, Weather, drawn
 from tests.simulation.gateway import REGIONS, SimulatedGateway, configuration
 from tests.simulation.history import DELIVER_SECONDS, History, Terms
 from tests.simulation.link import LINK, Link, Way
-from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.operator import Operator, Purger
 from tests.simulation.store import SINKS, Database, view
@@ -39,6 +38,8 @@ _SETTLE_SECONDS = 64.0
 # For as long their clocks jump.
 _WALLS_SECONDS = 300.0
 _REGIONAL_SHARE = 0.2
+# Of a run under load.
+_OPERATIONS_PER_SECOND = 0.8
 # Between those of two stores; the first one's are all smaller.
 _TOKENS_APART = 1_000_000_000
 
@@ -108,14 +109,14 @@ class World:
         self.regions = self._two_regions() if is_regional else [self._region("", has_fast, count)]
         self.gateways = [gateway for region in self.regions for gateway in region.gateways]
         history.region_of = {gateway.name: gateway.region for gateway in self.gateways}
-        self.clients = Clients(self.gateways, weather, random.Random(f"{seed}/clients"))
-        self.clients.make_intents(dice.choice((2, 6, 10, 14)))
-        self.load = Load(self.clients, loop=loop, dice=random.Random(f"{seed}/load"))
+        self.clients = Clients(self.gateways, weather, random.Random(f"{seed}/clients"), is_loaded=is_loaded)
+        self._intents = dice.choice((2, 6, 10, 14))
         names = [gateway.name for gateway in self.gateways]
         self.wall = jumping_wall(loop, random.Random(f"{seed}/walls"), names, _WALLS_SECONDS)
 
     async def live(self) -> None:
         """A whole run in which things go wrong."""
+        self.clients.make_intents(self._intents)
         await self._begin()
         work = [self.clients.live(intent, _STORM_SECONDS) for intent in self.clients.intents]
         for region in self.regions:
@@ -136,8 +137,10 @@ class World:
 
     async def bear(self, seconds: float) -> None:
         """A whole run under load, without faults."""
+        self.clients.make_intents(round(_OPERATIONS_PER_SECOND * seconds))
         await self._begin()
-        await self.load.run(seconds)
+        await asyncio.gather(*[self.clients.live(intent, seconds) for intent in self.clients.intents])
+        await asyncio.sleep(max(0.0, seconds - self.loop.time()))
         await self._end()
 
     def _two_regions(self) -> list[Region]:

@@ -54,31 +54,29 @@ async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery
 async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> None:
     """Since the first attempt whose effect is not known ended, reported or lapsed; later ones do not change that."""
 
-    async def leases(hand: Hand) -> float:
-        """How long it has been in doubt, in leases."""
+    async def leases(pause: float, *speeches: Speech, is_swept: bool = False) -> float:
+        """How long it has been in doubt, in leases, after a pause of so many and what is said then."""
+        await database.advance(pause * LEASE_SECONDS)
+        if is_swept:
+            await sweep_all(store)
+        await do(store, hand, *speeches)
         assert await state(store, hand) is State.IN_DOUBT
         found = (hand.snapshot.now_us - in_doubt_since_us(hand.record)) / LEASE_US
         oldest = (await store.tally()).oldest_in_doubt_seconds / LEASE_SECONDS
         assert round(2 * oldest) == round(2 * found)
         return round(2 * found) / 2
 
-    steps: list[tuple[tuple[Speech, ...], float, bool, tuple[Speech, ...], float]] = [
-        ((Hand.claim,), 0.5, False, (Hand.abandon,), 0),
-        ((), 1, True, (), 1),
-        ((Hand.takeover,), 0.5, False, (Hand.abandon,), 1.5),
-        ((Hand.takeover,), 1.5, False, (), 3),
-        ((), 0, True, (Hand.abandon,), 3),
-        ((Hand.disprove, Hand.retry), 1.5, False, (), 0.5),
-        ((), 0, True, (Hand.abandon,), 0.5),
-    ]
-    hand = Hand()
-    for said, pause_leases, is_swept, then, wanted in steps:
-        await do(store, hand, *said)
-        await database.advance(pause_leases * LEASE_SECONDS)
-        if is_swept:
-            await sweep_all(store)
-        await do(store, hand, *then)
-        assert await leases(hand) == wanted
+    await do(store, hand := Hand(), Hand.claim)
+    assert await leases(0.5, Hand.abandon) == 0
+    assert await leases(1, is_swept=True) == 1
+    await do(store, hand, Hand.takeover)
+    assert await leases(0.5, Hand.abandon) == 1.5
+    await do(store, hand, Hand.takeover)
+    assert await leases(1.5) == 3
+    assert await leases(0, Hand.abandon, is_swept=True) == 3
+    await do(store, hand, Hand.disprove, Hand.retry)
+    assert await leases(1.5) == 0.5
+    assert await leases(0, Hand.abandon, is_swept=True) == 0.5
     await do(store, hand, Hand.prove)
 
 
@@ -242,20 +240,6 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
     assert (await store.read(hand.operation_id)).record == before
 
 
-async def test_the_latest_audits_of_all_operations(store: Store) -> None:
-    """They are found page by page, the latest first, with what each operation shows of its own."""
-    hands = [await in_doubt(store) for _ in range(3)]
-    for hand in hands:
-        await do(store, hand, Hand.prove)
-    first = await store.latest_audits(None, 2)
-    (last,) = await store.latest_audits(first[-1].number, 2)
-    latest = [*first, last]
-    assert [each.operation_id for each in latest] == [hand.operation_id for hand in reversed(hands)]
-    for each in latest:
-        assert [each.entry] == await store.audits(each.operation_id)
-    assert await store.latest_audits(last.number, 2) == []
-
-
 async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:
     """A gateway that starts again finds who holds what, and until when."""
     async with started(database.open_store()) as store:
@@ -313,6 +297,15 @@ async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: S
     assert times[:2] == [first_us, second_us]
     assert await other_store.audits(hand.operation_id) == audits
     assert await store.audits(uuid4()) == []
+    # Those of all operations are found page by page, the latest first.
+    await do(store, other := await in_doubt(store), Hand.prove)
+    (first,) = await other_store.latest_audits(None, 1)
+    assert (first.operation_id, [first.entry]) == (other.operation_id, await store.audits(other.operation_id))
+    second, third = await other_store.latest_audits(first.number, 2)
+    assert [(each.operation_id, each.entry) for each in (second, third)] == [
+        (hand.operation_id, entry) for entry in reversed(audits[2:])
+    ]
+    assert len(await other_store.latest_audits(third.number, 10)) == 2
 
 
 async def test_audits_outlive_their_record_and_not_for_ever(database: Database) -> None:

@@ -270,26 +270,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         self.rounds += 1
-        now = self._now
-        due: list[Process] = []
-        earliest = NEVER
-        for process in self._processes:
-            moment = process.soonest
-            if moment < process.frozen_until:
-                moment = process.frozen_until
-            if moment <= now:
-                due.append(process)
-            elif moment < earliest:
-                earliest = moment
-        if due:
-            if len(due) > 1:
-                self._order.shuffle(due)
-            for process in due:
-                # One of the others may have killed or frozen it.
-                if process.is_alive and process.frozen_until <= now:
-                    process.run_round(now, self._order)
-        elif earliest < NEVER:
-            self._now = earliest
+        due = self._due()
+        if not due:
             self._processes = [process for process in self._processes if process.is_alive]
-        else:
-            raise RuntimeError("everybody waits for ever")
+            self._now = min((max(each.soonest, each.frozen_until) for each in self._processes), default=NEVER)
+            if self._now == NEVER:
+                raise RuntimeError("everybody waits for ever")
+            due = self._due()
+        if len(due) > 1:
+            self._order.shuffle(due)
+        for process in due:
+            # One of the others may have killed or frozen it.
+            if process.is_alive and process.frozen_until <= self._now:
+                process.run_round(self._now, self._order)
+
+    def _due(self) -> list[Process]:
+        now = self._now
+        return [process for process in self._processes if process.soonest <= now and process.frozen_until <= now]

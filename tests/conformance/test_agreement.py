@@ -54,6 +54,11 @@ async def conflicts(store: Store, wanted: Serving) -> list[tuple[str, str, int, 
     ]
 
 
+async def shop_with_a_key(store: Store) -> None:
+    assert await store.compare_configuration(serving(CHARGES)) == FINE
+    await do(store, of("charges"), Hand.claim, Hand.complete)
+
+
 async def test_recipes_are_agreed_on_once_and_kept(database: Database, store: Store) -> None:
     """A first recipe is remembered, the same is fine again, and another one is a conflict while keys are alive."""
     assert await store.compare_configuration(recipes(charges=b"one", refunds=b"r")) == FINE
@@ -114,8 +119,7 @@ async def test_a_renamed_route(database: Database, store: Store) -> None:
     """Living keys of an operation speak against a route that has its requests under another name, until they are gone,
     somebody accepts the loss, or the route says the operation's name. After one start that accepted the loss the next
     needs no word, and going back would lose the new keys."""
-    await store.compare_configuration(serving(CHARGES))
-    await do(store, of("charges"), Hand.claim, Hand.complete)
+    await shop_with_a_key(store)
     async with started(database.open_store()) as later:
         for each in (store, later):
             assert await conflicts(each, serving(RENAMED)) == [(SERVICE, "charges", 1, ("create_charge",), False)]
@@ -210,8 +214,7 @@ async def test_a_gateway_from_before_the_clock_was_set_back(database: Database, 
 
 async def test_a_trial_changes_nothing(store: Store) -> None:
     """What would be said is said, and neither what is remembered nor who runs is another than before."""
-    await store.compare_configuration(serving(CHARGES))
-    await do(store, of("charges"), Hand.claim, Hand.complete)
+    await shop_with_a_key(store)
     trials = (serving(RENAMED), 1), (serving(RENAMED, accepted=("create_charge",)), 0), (serving(CHARGES), 0)
     for wanted, number in trials:
         agreement = await store.compare_configuration(replace(wanted, gateway_id=OTHER), is_trial=True)
@@ -222,15 +225,10 @@ async def test_a_trial_changes_nothing(store: Store) -> None:
 
 def books(**options: object) -> Serving:
     """A service whose requests are those of the shop."""
-    return replace(serving(CHARGES, service="books", gateway_id=OTHER), **options)  # type: ignore[arg-type]
+    return replace(serving(CHARGES, service="books", gateway_id=OTHER), **options)
 
 
 CONFLICT = (SERVICE, "charges", 1, ("charges",))
-
-
-async def shop_with_a_key(store: Store) -> None:
-    assert await store.compare_configuration(serving(CHARGES)) == FINE
-    await do(store, of("charges"), Hand.claim, Hand.complete)
 
 
 async def test_a_second_service(store: Store) -> None:

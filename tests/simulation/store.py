@@ -275,10 +275,8 @@ class Durable:
         return await self._ask(verb.__name__, None, lambda entry: _at_once(verb(*args, **kwargs)))
 
     async def _ask(self, verb: str, operation_id: UUID | None, execute: Execute[T]) -> T:
-        terms = self._history.terms
-        now = self._loop.time()
-        asked = None if operation_id is None else str(operation_id)
-        entry = StoreCall(self._gateway, verb, asked, now)
+        terms, asked = self._history.terms, None if operation_id is None else str(operation_id)
+        entry = StoreCall(self._gateway, verb, asked, self._loop.time())
         self._history.store_calls.append(entry)
         fate = self._weather.store_fate(self._gateway, terms.store_timeout_seconds, terms.lease_seconds)
         answer: asyncio.Future[T] = self._loop.create_future()
@@ -301,23 +299,19 @@ class Durable:
         self, entry: StoreCall, fate: StoreFate, answer: asyncio.Future[T], execute: Execute[T], identity: str
     ) -> None:
         """At the database: execute, and send the answer back, unless it is lost on either side of that."""
-        reset = Indefinite("connection reset")
-        if fate.loss == "before" or self._database.is_down:
+        database, value = self._database, None
+        is_lost = fate.loss == "lost_before" or database.is_down
+        if not is_lost:
+            if identity != database.memory.identity:
+                self._process.deliver(fate.back_seconds, fail, answer, EpochChanged("another memory"))
+                return
+            entry.executed = self._loop.time()
+            value = execute(entry)
+        if not is_lost and fate.loss != "lost_after":
+            self._process.deliver(fate.back_seconds, self._arrive, entry, answer, value, database.outages)
+        elif self._weather.dice.random() < 0.7:
             # Some losses are noticed at once, others only when patience ends.
-            if self._weather.dice.random() < 0.7:
-                self._process.deliver(fate.back_seconds, fail, answer, reset)
-            return
-        if identity != self._database.memory.identity:
-            self._process.deliver(fate.back_seconds, fail, answer, EpochChanged("another memory"))
-            return
-        entry.executed = self._loop.time()
-        value = execute(entry)
-        outages = self._database.outages
-        if fate.loss == "after":
-            if self._weather.dice.random() < 0.7:
-                self._process.deliver(fate.back_seconds, fail, answer, reset)
-            return
-        self._process.deliver(fate.back_seconds, self._arrive, entry, answer, value, outages)
+            self._process.deliver(fate.back_seconds, fail, answer, Indefinite("connection reset"))
 
     def _arrive(self, entry: StoreCall, answer: asyncio.Future[T], value: T, outages: int) -> None:
         if answer.done():

@@ -86,8 +86,12 @@ class Service:
     def _draw(self, sent: Sent) -> Manner:
         weather, dice = self._weather, self._weather.dice
         seconds = dice.choice((0.0, 0.002, 0.01, 0.05, 0.2))
-        if weather.is_calm:
-            return self._draw_varied(sent, seconds) if self._is_varied else Manner(True, 201, seconds)
+        if weather.is_calm and not self._is_varied:
+            return Manner(True, 201, seconds)
+        if self._is_varied and sent.route == "haul":
+            seconds = dice.uniform(*_HAUL_SECONDS)
+        if self._is_varied and dice.random() < 0.06:
+            return Manner(False, dice.choice(_nothing_done(sent.route)), seconds)
         kind = dice.random()
         if weather.climate.upstream_late and kind < 0.3 and weather.happens("upstream_late", sent.gateway):
             seconds = dice.uniform(0.2, 1.6) * self.response_timeout_seconds
@@ -101,17 +105,6 @@ class Service:
         is_stream = not is_long and dice.random() < 0.03
         return Manner(True, 201, seconds, is_long=is_long, is_stream=is_stream)
 
-    def _draw_varied(self, sent: Sent, seconds: float) -> Manner:
-        """What a healthy service says: now and then it refuses, is long, or streams."""
-        dice = self._weather.dice
-        if sent.route == "haul":
-            seconds = dice.uniform(*_HAUL_SECONDS)
-        kind = dice.random()
-        if kind < 0.06:
-            statuses = _NOTHING_DONE_PAYMENTS if _is_payments(sent.route) else _NOTHING_DONE
-            return Manner(False, dice.choice(statuses), seconds)
-        return Manner(True, 201, seconds, is_long=0.06 <= kind < 0.09, is_stream=0.09 <= kind < 0.11)
-
 
 # Longer than a lease lasts that is not renewed, up to several times that.
 _HAUL_SECONDS = (7.0, 30.0)
@@ -120,23 +113,23 @@ _HAUL_SECONDS = (7.0, 30.0)
 _NOTHING_DONE = (400, 401, 403, 404, 409, 422, 429, 408, 425, 503, 500)
 _NOTHING_DONE_PAYMENTS = (400, 401, 403, 422, 423, 429, 429)
 _PERHAPS_DONE = (502, 504, 520)
+_PAYMENTS = frozenset(("charge", "pay", "book", "haul", "ship", "move"))
 
 
-def _is_payments(route: str) -> bool:
-    return route in ("charge", "pay", "book", "haul", "ship", "move")
+def _nothing_done(route: str) -> tuple[int, ...]:
+    return _NOTHING_DONE_PAYMENTS if route in _PAYMENTS else _NOTHING_DONE
 
 
 def _refusal(route: str, seconds: float, draw: int) -> Manner:
     """A status other than success, with an effect only where the route holds that possible."""
-    is_payments = _is_payments(route)
     if draw < 300:
-        perhaps = (*_PERHAPS_DONE, 500, 503) if is_payments else _PERHAPS_DONE
+        perhaps = (*_PERHAPS_DONE, 500, 503) if route in _PAYMENTS else _PERHAPS_DONE
         return Manner(draw % 2 == 0, perhaps[draw % len(perhaps)], seconds)
     if draw < 360:
         outcome = (b"retryable", b"in-doubt", b"final")[draw % 3]
         has_effect = outcome != b"retryable" and draw % 2 == 0
         return Manner(has_effect, 500, seconds, headers=((b"Idempotency-Outcome", outcome),))
-    statuses = _NOTHING_DONE_PAYMENTS if is_payments else _NOTHING_DONE
+    statuses = _nothing_done(route)
     return Manner(False, statuses[draw % len(statuses)], seconds)
 
 

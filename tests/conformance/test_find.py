@@ -62,14 +62,14 @@ async def test_a_record_is_found_as_it_is_read(
             wanted[snapshot.state].append(bare)
     assert [state for state, records in wanted.items() if not records] == [State.ABSENT]
 
-    async def found(*states: State) -> list[Record]:
+    async def records_in(*states: State) -> list[Record]:
         found = await other_store.find(Query(frozenset(states), limit=1_000))
         assert {snapshot.state for snapshot in found} <= set(states)
         return [snapshot.record for snapshot in found]
 
     for states in (*((state,) for state in State), (State.IN_DOUBT, State.TOMBSTONE), tuple(State), ()):
         records = [record for state in states for record in wanted[state]]
-        assert await found(*states) == sorted(records, key=lambda record: record.identity.operation_id), states
+        assert await records_in(*states) == sorted(records, key=lambda record: record.identity.operation_id), states
 
 
 async def test_pages_follow_one_another(store: Store, database: Database) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import cast
 from uuid import UUID, uuid4
 
 from gateway.admin.operations import Operations, audit_by
@@ -15,7 +14,6 @@ from gateway.core.operation import MICROSECONDS, Command, Disprove, Prove, Recor
 from gateway.core.outcome import stored_response
 from gateway.core.recovery import Hold
 from gateway.protect.route import route_of
-from gateway.upstream import Upstream
 from tests.simulation.gateway import SimulatedGateway, configuration
 from tests.simulation.history import Drop, Sent
 from tests.simulation.store import Database
@@ -26,7 +24,6 @@ _GRANTS = frozenset(("claim", "dispatch", "takeover"))
 _PATIENCE_SECONDS = 6.0
 # What he requeues later than this before the end may not be delivered by then.
 _LAST_SECONDS = 20.0
-
 
 _AUDIT = audit_by("purger", "somebody asked for it")
 _TRIES_MAX = 8
@@ -45,7 +42,7 @@ class Operator:
         # Where a gateway recovers by itself he mostly leaves it to do so.
         self._meddles = dice.random() < 0.3
         config = configuration()
-        self._routes = {route.name: route_of(config, route, cast(Upstream, None)) for route in config.routes}
+        self._routes = {route.name: route_of(config, route, None) for route in config.routes}
 
     async def work(self, until: float) -> None:
         while self._loop.time() < until:

@@ -32,7 +32,8 @@ turn-of-the-future-stays: where the clock was set back, nobody does anything unt
   store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_a_turn_of_a_clock_that_was_set_back[sqlite]
 - AND t.until_us <= ?3
 turn-left-is-anybodys: a gateway that stops takes the turns of all others with it
-  store/relational/sql/gateways.sql tests/conformance/test_turns.py::test_of_many_that_ask_at_once_one_has_the_turn[sqlite]
+  store/relational/sql/gateways.sql
+  tests/conformance/test_turns.py::test_of_many_that_ask_at_once_one_has_the_turn[sqlite]
 -holder = ?1
 +holder >= ?1 OR holder < ?1
 slow-answer-makes-a-turn-longer: a turn is believed for longer than the store leased it

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.delivery import Delivering, delivering_of
-from gateway.core.operation import Audit, Snapshot, State, microseconds
+from gateway.core.operation import Audit, State, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import AUDIT_KEEP_US, PauseAudit, Query
 from tests.conformance.hand import (
@@ -27,6 +27,7 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
+from tests.conformance.test_find import ids
 from tests.conformance.test_retention import sweep_all
 
 AUDIT: Final = Audit("operator", "the service is being repaired")
@@ -40,10 +41,6 @@ def hand_of(route: str = "create_payment", operation: str = "charges", scope_dig
 
 def accepted_for(seconds: float) -> Speech:
     return lambda hand: replace(hand.accept(), deliver_within_us=microseconds(seconds))
-
-
-def ids(found: list[Snapshot]) -> list[UUID]:
-    return [snapshot.record.identity.operation_id for snapshot in found if snapshot.record is not None]
 
 
 async def test_what_is_due_is_found_longest_due_first(store: Store, other_store: Store, database: Database) -> None:

@@ -73,15 +73,17 @@ def configuration(region: str = "") -> Config:
     return parse(yaml.safe_dump(document, sort_keys=False))
 
 
+Links = Mapping[str, Link]
+
+
 class SimulatedGateway:
     """One name behind which gateways come and go."""
 
     def __init__(
-        self, name: str, database: Database, fast: FastServer | None, service: Service, wall: Wall, region: str,
-        links: Mapping[str, Link],
-    ) -> None:  # fmt: skip
+        self, name: str, database: Database, fast: FastServer | None, service: Service, wall: Wall, links: Links
+    ) -> None:
         """`wall` is what other regions hear of its clock. `links` lead to them."""
-        self.name, self.region, self.wall, self.links = name, region, wall, links
+        self.name, self.region, self.wall, self.links = name, database.region, wall, links
         self.database, self.fast, self.service, self.disk = database, fast, service, Disk()
         self.weather = weather = database.weather
         self.loop, self.history = weather.loop, weather.history

@@ -74,7 +74,7 @@ class Database:
 
     def __init__(self, weather: Weather, *, region: str = "", first_token: int = 0) -> None:
         """`first_token`: far from that of another store, so that a token says in which of them it was granted."""
-        self._region = region
+        self.region = region
         self._loop, self._history, self.weather = weather.loop, weather.history, weather
         self.memory = Memory(clock=_Clock(weather.loop, weather.history), token=first_token)
         self.store = MemoryStore(self.memory, outbox=_OUTBOX)
@@ -186,7 +186,7 @@ class Database:
         number, now = len(self._history.changes), self._loop.time()
         at_us = self._history.store_us(now)
         views = view(before), view(after)
-        change = Change(number, str(operation_id), event, now, at_us, *views, gateway, region=self._region, **said)
+        change = Change(number, str(operation_id), event, now, at_us, *views, gateway, region=self.region, **said)
         self._history.changes.append(change)
         return number
 

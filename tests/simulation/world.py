@@ -165,7 +165,7 @@ class World:
         database = Database(weather, region=name, first_token=first_token)
         fast = FastServer(weather) if has_fast else None
         gateways = [
-            SimulatedGateway(each, database, fast, self._service, self._wall_of(each, name), name, links or {})
+            SimulatedGateway(each, database, fast, self._service, self._wall_of(each, name), links or {})
             for each in (f"{name or 'g'}{number}" for number in range(count))
         ]
 

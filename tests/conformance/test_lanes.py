@@ -13,7 +13,7 @@ from gateway.core.operation import Applied, Fenced, State, microseconds
 from gateway.store.base import Store
 from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, POSTPONE_SECONDS, SERVICE, Hand, Speech, do, state
 from tests.conformance.stores import Database
-from tests.conformance.test_kept_requests import CHARGES, hand_of, ids
+from tests.conformance.test_kept_requests import CHARGES, ENDS, hand_of, ids
 from tests.conformance.test_retention import sweep_all
 
 
@@ -74,14 +74,7 @@ async def test_one_after_the_other(store: Store, other_store: Store, database: D
     assert await turns(store, hands) == [False, False, True]
 
 
-GOING_ON: dict[str, tuple[Speech, ...]] = {
-    "complete": (Hand.dispatch, Hand.complete),
-    "late-complete": (Hand.dispatch, Hand.abandon, Hand.complete_grant),
-    "complete-after-reinstate": (Hand.dispatch, Hand.abandon, Hand.reinstate, Hand.complete_grant),
-    "prove": (Hand.dispatch, Hand.abandon, Hand.prove),
-    "disprove": (Hand.dispatch, Hand.abandon, Hand.disprove),
-    "withdraw": (Hand.withdraw,),
-    "withdraw-dead-letter": (Hand.dispatch, Hand.bury, Hand.withdraw),
+GOING_ON = ENDS | {
     "takeover": (Hand.dispatch, Hand.abandon, Hand.takeover, Hand.complete),
     "requeue": (Hand.dispatch, Hand.bury, Hand.requeue, Hand.dispatch, Hand.complete),
 }

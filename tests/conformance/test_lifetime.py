@@ -11,8 +11,9 @@ from gateway.core.operation import State
 from gateway.store.base import NotApplied, Store
 from gateway.store.operations import Query, RecoveryLease
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import SERVICE, Hand, Speech, do, increasing, started, state
+from tests.conformance.hand import SERVICE, Hand, do, increasing, started, state
 from tests.conformance.stores import Database
+from tests.conformance.test_find import one_of_every_kind
 from tests.support.serving import GATEWAY, serving
 
 # Long enough that only a missed wake-up reaches it.
@@ -43,31 +44,17 @@ async def test_a_store_that_was_not_started_changes_nothing(database: Database) 
             await verb(database.open_store())
 
 
-KINDS: dict[State, tuple[Speech, ...]] = {
-    State.CLAIMED: (Hand.claim,),
-    State.COMPLETED: (Hand.claim, Hand.complete),
-    State.RELEASED: (Hand.claim, Hand.release),
-    State.IN_DOUBT: (Hand.claim, Hand.abandon),
-    State.TOMBSTONE: (Hand.claim, Hand.complete, Hand.purge),
-    State.ABSENT: (Hand.claim, Hand.release, Hand.erase),
-}
-
-
 async def test_a_restart_forgets_nothing(database: Database) -> None:
     """Every kind of record, and the order of tokens, outlives the store object that wrote it."""
-    hands = {kind: Hand() for kind in KINDS}
     async with started(database.open_store()) as store:
-        for kind, hand in hands.items():
-            await do(store, hand, *KINDS[kind])
-        before = [hand.record for hand in hands.values()]
+        hands = list((await one_of_every_kind(store, database)).values())
+        await do(store, gone := Hand(), Hand.claim, Hand.release, Hand.erase)
+        before = [(await state(store, hand), hand.record) for hand in hands]
     async with started(database.open_store()) as store:
-        assert [await state(store, hand) for hand in hands.values()] == list(KINDS)
-        assert [hand.record for hand in hands.values()] == before
-        await do(store, hands[State.CLAIMED], Hand.renew, Hand.release)
-        gone = hands[State.ABSENT]
+        assert [(await state(store, hand), hand.record) for hand in hands] == before
         await do(store, gone, Hand.claim)
         assert increasing(gone.tokens)
-        assert gone.token > max(token for hand in hands.values() for token in hand.tokens if hand is not gone)
+        assert gone.token > max(token for hand in hands for token in hand.tokens)
 
 
 async def test_a_change_wakes_who_waits(store: Store) -> None:

@@ -23,6 +23,7 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
+from tests.conformance.test_find import one_of_every_kind
 from tests.conformance.test_retention import sweep_all
 
 RECOVERY_LEASE_SECONDS = 30.0
@@ -177,25 +178,23 @@ async def test_a_lease_that_is_over_takes_nothing_from_the_next(store: Store, da
     assert (await take(store, hand)).tries == 2
 
 
-NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
-    "absent": (),
-    "claimed": (Hand.claim,),
-    "renewed": (Hand.claim, Hand.renew),
-    "completed": (Hand.claim, Hand.complete),
-    "released": (Hand.claim, Hand.release),
-    "tombstone": (Hand.claim, Hand.complete, Hand.purge),
-    "taken-over": (Hand.claim, Hand.abandon, Hand.takeover),
-    "proven": (Hand.claim, Hand.abandon, Hand.prove),
-    "disproved": (Hand.claim, Hand.abandon, Hand.disprove),
-}
+@pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
+async def test_doubt_alone_is_recovered(is_swept: bool, store: Store, database: Database) -> None:
+    """Of every kind of record, a lapse too, whether or not a sweep has written that down; in every other state nobody
+    gets the lease, however urgent."""
+    hands = await one_of_every_kind(store, database)
+    if is_swept:
+        await sweep_all(store)
+    for name, hand in hands.items():
+        is_doubt = await state(store, hand) is State.IN_DOUBT
+        assert (await ask(store, hand, is_urgent=True) is not None) is is_doubt, name
+    await sweep_all(store)
+    for name, hand in hands.items():
+        assert await ask(store, hand, is_urgent=True) is None, name
 
 
 async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database: Database) -> None:
-    """In every other state nobody gets the lease, however urgent; nor with another token than the record's. A doubt
-    after a takeover is another one."""
-    for name, speeches in NOT_IN_DOUBT.items():
-        await do(store, hand := Hand(), *speeches)
-        assert await ask(store, hand, is_urgent=True) is None, name
+    """Nobody gets the lease with another token than the record's; a doubt after a takeover is another one."""
     hand = await in_doubt(store)
     for token in (hand.stale_token, hand.future_token):
         assert await store.recover(hand.operation_id, token, RECOVERY_LEASE_US, is_urgent=True) is None
@@ -207,21 +206,6 @@ async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database:
     # The first one's is over, and it cannot touch the second's.
     await store.put_off(first, PAUSE_US, FINDING)
     assert await ask(store, hand, is_urgent=True) is None
-
-
-@pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
-async def test_a_lapse_is_a_doubt_to_recover(is_swept: bool, store: Store, database: Database) -> None:
-    """A claim whose lease is over can be recovered, whether or not a sweep has written that down; before, it cannot."""
-    await do(store, hand := Hand(), Hand.claim)
-    assert await ask(store, hand, is_urgent=True) is None
-    await database.advance(LEASE_SECONDS)
-    if is_swept:
-        await sweep_all(store)
-    lease = await take(store, hand)
-    await sweep_all(store)
-    assert await ask(store, hand, is_urgent=True) is None
-    await store.put_off(lease, PAUSE_US, FINDING)
-    assert await ask(store, hand) is None
 
 
 async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Database) -> None:

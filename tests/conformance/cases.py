@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US
 from gateway.core.operation import MICROSECONDS, Command, Fingerprint, Record, State
+from gateway.store.base import Store
 from tests.conformance.hand import (
     LEASE_SECONDS,
     OTHER,
@@ -27,8 +28,12 @@ from tests.conformance.hand import (
     UNCOMPARABLE,
     Hand,
     Speech,
+    do,
 )
 from tests.support.memory_store import Memory, MemoryStore
+
+if TYPE_CHECKING:
+    from tests.conformance.stores import Database
 
 # The clock's moves: each is well beyond one limit and well before the next longer one.
 PAUSES: Final[dict[str, float]] = {
@@ -100,6 +105,21 @@ def _search() -> dict[str, tuple[str, ...]]:
 
 
 HISTORIES: Final[dict[str, tuple[str, ...]]] = _search()
+
+
+async def one_of_every_kind(store: Store, database: Database) -> dict[str, Hand]:
+    """Every record that can come to be, by its history."""
+    hands = {name: Hand() for name in HISTORIES}
+    # Those that end together are told together: a pause is everybody's.
+    told = sorted(HISTORIES, key=lambda name: sum(move in PAUSES for move in HISTORIES[name]), reverse=True)
+    for name in told:
+        for move in HISTORIES[name]:
+            if move in PAUSES:
+                await database.advance(PAUSES[move])
+                hands[name].look(await store.read(hands[name].operation_id))
+            else:
+                await do(store, hands[name], MOVES[move])
+    return hands
 
 
 def _with(say: Speech, **changes: Callable[[Hand], object]) -> Speech:

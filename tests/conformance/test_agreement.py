@@ -12,6 +12,7 @@ from gateway.core.operation import State
 from gateway.store.agreement import RUNNING_US
 from gateway.store.base import Store
 from gateway.store.operations import Agreement, Living, Neighbour, RecipeConflict, Serving
+from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import (
     LEASE_SECONDS,
     REMEMBER_SECONDS,
@@ -25,7 +26,6 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
-from tests.conformance.test_find import one_of_every_kind
 from tests.support.serving import serving
 
 FINE = Agreement()

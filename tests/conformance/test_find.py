@@ -12,7 +12,7 @@ import pytest
 from gateway.core.operation import Record, Snapshot, State, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import Query
-from tests.conformance.cases import HISTORIES, MOVES, PAUSES
+from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import LEASE_SECONDS, LEASE_US, Hand, Script, do, new_identity
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
@@ -28,21 +28,6 @@ def ids(found: list[Snapshot]) -> list[UUID]:
 def ids_of(*hands: Hand) -> list[UUID]:
     """In the order in which a store finds them."""
     return sorted(hand.operation_id for hand in hands)
-
-
-async def one_of_every_kind(store: Store, database: Database) -> dict[str, Hand]:
-    """Every record that can come to be, by its history."""
-    hands = {name: Hand() for name in HISTORIES}
-    # Those that end together are told together: a pause is everybody's.
-    told = sorted(HISTORIES, key=lambda name: sum(move in PAUSES for move in HISTORIES[name]), reverse=True)
-    for name in told:
-        for move in HISTORIES[name]:
-            if move in PAUSES:
-                await database.advance(PAUSES[move])
-                hands[name].look(await store.read(hands[name].operation_id))
-            else:
-                await do(store, hands[name], MOVES[move])
-    return hands
 
 
 @pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])

@@ -11,9 +11,9 @@ from gateway.core.operation import State
 from gateway.store.base import NotApplied, Store
 from gateway.store.operations import Query, RecoveryLease
 from gateway.store.postgres.store import PostgresStore
+from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import SERVICE, Hand, do, increasing, started, state
 from tests.conformance.stores import Database
-from tests.conformance.test_find import one_of_every_kind
 from tests.support.serving import GATEWAY, serving
 
 # Long enough that only a missed wake-up reaches it.

@@ -11,6 +11,7 @@ import pytest
 from gateway.core.operation import Audit, Event, State, in_doubt_since_us, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, RecoveryLease
+from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import (
     LEASE_SECONDS,
     LEASE_US,
@@ -23,7 +24,6 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
-from tests.conformance.test_find import one_of_every_kind
 from tests.conformance.test_retention import sweep_all
 
 RECOVERY_LEASE_SECONDS = 30.0

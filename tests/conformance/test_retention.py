@@ -8,6 +8,7 @@ from dataclasses import replace
 from gateway.core.operation import Claim, Lapsed, State
 from gateway.store.base import Store
 from gateway.store.operations import LAPSES_NAMED_MAX, Swept
+from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import (
     LEASE_SECONDS,
     LEASE_US,
@@ -76,31 +77,24 @@ async def test_the_successor_of_a_forgotten_operation_is_a_new_one(store: Store,
 
 
 async def test_a_sweep_writes_down_what_everybody_already_sees(store: Store, database: Database) -> None:
-    """Every record reads the same before and after it was swept, and a second sweep finds nothing. A claim within its
-    lease and a doubt of any age stay what they are."""
-    lapsed, retired, collected, held, doubted, free = (Hand() for _ in range(6))
-    await do(store, retired, Hand.claim, Hand.complete)
-    await do(store, collected, Hand.claim, lambda hand: replace(hand.release(), remember_us=1_000_000))
-    await do(store, doubted, Hand.claim, Hand.abandon)
-    await do(store, free, Hand.claim, Hand.release)
-    await do(store, lapsed, Hand.claim)
-    await database.advance(REPLAY_SECONDS + 60)
-    await do(store, held, Hand.claim)
-    hands = (lapsed, retired, collected, held, doubted, free)
+    """Every kind of record reads the same before and after it was swept, and a second sweep finds nothing. A claim
+    within its lease and a doubt of any age stay what they are."""
+    hands = list((await one_of_every_kind(store, database)).values())
     states = [await state(store, hand) for hand in hands]
-    assert states == [
-        State.IN_DOUBT, State.TOMBSTONE, State.ABSENT, State.CLAIMED, State.IN_DOUBT, State.RELEASED,
-    ]  # fmt: skip
     before = [hand.record for hand in hands]
-    assert await sweep_all(store) == Swept(lapsed=1, retired=1, collected=1)
+    swept = await sweep_all(store)
+    assert min(swept.lapsed, swept.retired, swept.collected) > 0
     assert [await state(store, hand) for hand in hands] == states
     after = [hand.record for hand in hands]
     assert after == list(map(as_kept_in, after, before))
     assert await store.sweep(100) == Swept()
-    await do(store, held, Hand.renew, Hand.complete)
+    open_hands = [hand for hand in hands if hand.snapshot.state in (State.CLAIMED, State.IN_DOUBT)]
+    for hand in open_hands:
+        if hand.snapshot.state is State.CLAIMED:
+            await do(store, hand, Hand.renew, Hand.abandon)
     await database.advance(100 * REMEMBER_SECONDS)
     assert (await sweep_all(store)).lapsed == 0
-    for hand in (doubted, lapsed):
+    for hand in open_hands:
         assert await state(store, hand) is State.IN_DOUBT
         await do(store, hand, Hand.takeover)
 

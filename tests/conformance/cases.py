@@ -8,13 +8,16 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from gateway.core.lifecycle import FORGOTTEN_REMEMBER_US
-from gateway.core.operation import MICROSECONDS, Command, Record, State
+from gateway.core.operation import MICROSECONDS, Command, Fingerprint, Record, State
+from gateway.store.base import Store
 from tests.conformance.hand import (
-    ANSWER,
     LEASE_SECONDS,
     OTHER,
     OTHER_ANSWER,
@@ -25,8 +28,12 @@ from tests.conformance.hand import (
     UNCOMPARABLE,
     Hand,
     Speech,
+    do,
 )
 from tests.support.memory_store import Memory, MemoryStore
+
+if TYPE_CHECKING:
+    from tests.conformance.stores import Database
 
 # The clock's moves: each is well beyond one limit and well before the next longer one.
 PAUSES: Final[dict[str, float]] = {
@@ -36,29 +43,11 @@ PAUSES: Final[dict[str, float]] = {
 }
 
 # What those who are entitled to it say; the moves of a history.
-MOVES: Final[dict[str, Speech]] = {
-    "claim": Hand.claim,
-    "retry": Hand.retry,
-    "accept": Hand.accept,
-    "accept-again": Hand.accept_again,
-    "dispatch": Hand.dispatch,
-    "renew": Hand.renew,
-    "complete": Hand.complete,
-    "complete-unkept": lambda hand: hand.complete(replace(ANSWER, body=None)),
-    "release": Hand.release,
-    "forget": Hand.forget,
-    "abandon": Hand.abandon,
-    "postpone": Hand.postpone,
-    "bury": Hand.bury,
-    "takeover": Hand.takeover,
-    "prove": Hand.prove,
-    "disprove": Hand.disprove,
-    "reinstate": Hand.reinstate,
-    "requeue": Hand.requeue,
-    "withdraw": Hand.withdraw,
-    "purge": Hand.purge,
-    "erase": Hand.erase,
-}
+_VERBS: Final = (
+    "claim retry accept accept_again dispatch renew complete complete_unkept release forget abandon postpone bury "
+    "takeover prove disprove reinstate requeue withdraw purge erase"
+)
+MOVES: Final[dict[str, Speech]] = {name.replace("_", "-"): getattr(Hand, name) for name in _VERBS.split()}
 
 # More than one claim after another adds nothing new but tokens to be stale with.
 HISTORY_MOVES_MAX: Final = 12
@@ -118,30 +107,58 @@ def _search() -> dict[str, tuple[str, ...]]:
 HISTORIES: Final[dict[str, tuple[str, ...]]] = _search()
 
 
-def _fenced(name: str, say: Speech) -> dict[str, Speech]:
-    """A verb of the holder, by everybody who may take himself for it."""
+async def one_of_every_kind(store: Store, database: Database) -> dict[str, Hand]:
+    """Every record that can come to be, by its history."""
+    hands = {name: Hand() for name in HISTORIES}
+    # Those that end together are told together: a pause is everybody's.
+    told = sorted(HISTORIES, key=lambda name: sum(move in PAUSES for move in HISTORIES[name]), reverse=True)
+    for name in told:
+        for move in HISTORIES[name]:
+            if move in PAUSES:
+                await database.advance(PAUSES[move])
+                hands[name].look(await store.read(hands[name].operation_id))
+            else:
+                await do(store, hands[name], MOVES[move])
+    return hands
+
+
+def _with(say: Speech, **changes: Callable[[Hand], object]) -> Speech:
+    """The same by somebody else, or of something else."""
+    return lambda hand: replace(say(hand), **{name: change(hand) for name, change in changes.items()})
+
+
+def _first_id(hand: Hand) -> UUID:
+    return hand.script.id(0)
+
+
+Speakers = dict[str, dict[str, Callable[[Hand], object]]]
+_STALE, _FUTURE = attrgetter("stale_token"), attrgetter("future_token")
+# Everybody who may take himself for the holder; those who read early, late, or wrong; and one who is there already.
+_HOLDERS: Final[Speakers] = {
+    "by-holder": {},
+    "with-stale-token": {"token": _STALE},
+    "with-future-token": {"token": _FUTURE},
+    "by-other-attempt": {"attempt_id": attrgetter("next_id")},
+    "by-superseded-holder": {"token": _STALE, "attempt_id": _first_id},
+}
+_READERS: Final[Speakers] = {
+    "on-read-token": {},
+    "on-stale-token": {"read_token": _STALE},
+    "on-future-token": {"read_token": _FUTURE},
+}
+_THE_SAME: Final[Speakers] = {"by-the-attempt-of-the-record": {"attempt_id": attrgetter("attempt_id")}}
+
+
+def _each(speakers: Speakers, verbs: str) -> dict[str, Speech]:
     return {
-        f"{name}-by-holder": say,
-        f"{name}-with-stale-token": lambda hand: _replace(say(hand), token=hand.stale_token),
-        f"{name}-with-future-token": lambda hand: _replace(say(hand), token=hand.future_token),
-        f"{name}-by-other-attempt": lambda hand: _replace(say(hand), attempt_id=hand.next_id),
-        f"{name}-by-superseded-holder": lambda hand: _replace(
-            say(hand), token=hand.stale_token, attempt_id=hand.script.id(0)
-        ),
+        f"{verb.replace('_', '-')}-{who}": _with(getattr(Hand, verb), **changes)
+        for verb in verbs.split()
+        for who, changes in speakers.items()
     }
 
 
-def _read(name: str, say: Speech) -> dict[str, Speech]:
-    """A verb that is fenced on the token that was read, by those who read early, late, or wrong."""
-    return {
-        f"{name}-on-read-token": say,
-        f"{name}-on-stale-token": lambda hand: _replace(say(hand), read_token=hand.stale_token),
-        f"{name}-on-future-token": lambda hand: _replace(say(hand), read_token=hand.future_token),
-    }
-
-
-def _replace(command: Command, **changes: object) -> Command:
-    return replace(command, **changes)  # type: ignore[arg-type]
+def _of(say: Speech, fingerprint: Fingerprint) -> Speech:
+    return _with(say, fingerprint=lambda _: fingerprint)
 
 
 def _again(hand: Hand) -> Command:
@@ -151,38 +168,19 @@ def _again(hand: Hand) -> Command:
 
 SPEECHES: Final[dict[str, Speech]] = {
     "claim": Hand.claim,
-    "claim-by-the-attempt-of-the-record": lambda hand: replace(hand.claim(), attempt_id=hand.attempt_id),
-    "claim-by-an-earlier-attempt": lambda hand: replace(hand.claim(), attempt_id=hand.script.id(0)),
-    "claim-of-another-request": lambda hand: replace(hand.claim(), fingerprint=OTHER),
-    **_read("retry", Hand.retry),
-    "retry-with-another-request": lambda hand: replace(hand.retry(), fingerprint=OTHER),
-    "retry-under-a-newer-recipe": lambda hand: replace(hand.retry(), fingerprint=SAME_BY_RAW),
-    "retry-under-another-key": lambda hand: replace(hand.retry(), fingerprint=RAW_UNDER_ANOTHER_KEY),
-    "retry-that-cannot-be-compared": lambda hand: replace(hand.retry(), fingerprint=UNCOMPARABLE),
-    "retry-by-the-attempt-of-the-record": lambda hand: replace(hand.retry(), attempt_id=hand.attempt_id),
+    "claim-by-an-earlier-attempt": _with(Hand.claim, attempt_id=_first_id),
+    "claim-of-another-request": _of(Hand.claim, OTHER),
+    "retry-with-another-request": _of(Hand.retry, OTHER),
+    "retry-under-a-newer-recipe": _of(Hand.retry, SAME_BY_RAW),
+    "retry-under-another-key": _of(Hand.retry, RAW_UNDER_ANOTHER_KEY),
+    "retry-that-cannot-be-compared": _of(Hand.retry, UNCOMPARABLE),
     "accept": Hand.accept,
-    "accept-by-the-attempt-of-the-record": lambda hand: replace(hand.accept(), attempt_id=hand.attempt_id),
-    **_read("accept-again", Hand.accept_again),
-    "accept-again-of-another-request": lambda hand: replace(hand.accept_again(), fingerprint=OTHER),
-    "accept-again-that-cannot-be-compared": lambda hand: replace(hand.accept_again(), fingerprint=UNCOMPARABLE),
-    **_read("dispatch", Hand.dispatch),
-    "dispatch-by-the-attempt-of-the-record": lambda hand: replace(hand.dispatch(), attempt_id=hand.attempt_id),
-    **_fenced("renew", Hand.renew),
-    **_fenced("complete", Hand.complete),
-    **_fenced("complete-grant", Hand.complete_grant),
+    "accept-again-of-another-request": _of(Hand.accept_again, OTHER),
+    "accept-again-that-cannot-be-compared": _of(Hand.accept_again, UNCOMPARABLE),
     "complete-with-another-answer": lambda hand: hand.complete(OTHER_ANSWER),
-    **_fenced("release", Hand.release),
-    **_fenced("forget", Hand.forget),
-    **_fenced("abandon", Hand.abandon),
-    **_fenced("postpone", Hand.postpone),
-    **_fenced("bury", Hand.bury),
-    **_read("takeover", Hand.takeover),
-    "takeover-by-the-attempt-of-the-record": lambda hand: replace(hand.takeover(), attempt_id=hand.attempt_id),
-    **_read("prove", Hand.prove),
-    **_read("disprove", Hand.disprove),
-    **_read("reinstate", Hand.reinstate),
-    **_read("requeue", Hand.requeue),
-    **_read("withdraw", Hand.withdraw),
+    **_each(_THE_SAME, "claim retry accept dispatch takeover"),
+    **_each(_READERS, "retry accept_again dispatch takeover prove disprove reinstate requeue withdraw"),
+    **_each(_HOLDERS, "renew complete complete_grant release forget abandon postpone bury"),
     "purge": Hand.purge,
     "erase": Hand.erase,
     "the-same-again": _again,

@@ -1,8 +1,4 @@
-"""What a test holds of one operation on one store, and how two stores' answers are compared.
-
-Two stores that are told the same draw different tokens and live at different times. A `Hand` says every command in its
-own store's tokens; `differences` compares tokens by their order of appearance and times by their distance from now.
-"""
+"""What a test holds of one operation on one store. A `Hand` says every command in its own store's tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from gateway.core.operation import (
     ClaimingCommand,
     Command,
     Complete,
-    Delivery,
     Dispatch,
     Disprove,
     Erase,
@@ -55,10 +50,8 @@ from gateway.core.operation import (
     Takeover,
     Withdraw,
     microseconds,
-    unpacked_history,
 )
 from gateway.store.base import Store
-from gateway.store.operations import AuditEntry
 
 SERVICE = "shop"
 
@@ -73,9 +66,6 @@ POSTPONE_US = microseconds(POSTPONE_SECONDS)
 DELIVER_US = microseconds(DELIVER_SECONDS)
 REPLAY_US = microseconds(REPLAY_SECONDS)
 REMEMBER_US = microseconds(REMEMBER_SECONDS)
-
-# What a running clock may add between two statements of one test, on a machine that is busy.
-RUNNING_CLOCK_TOLERANCE_US = microseconds(20.0)
 
 # As long as real ones: of shorter digests a store cannot keep a part.
 _DIGEST, _OTHER_DIGEST, _ANOTHER_DIGEST, _RAW, _OTHER_RAW = (
@@ -200,6 +190,14 @@ class Hand:
         ids = ("r-1", "0af7651916cd43dd8448eb211c80319c") if self.attempts % 3 else (None, None)
         return RequestInfo("POST", "api.test", f"/charges/{self.attempts}", *ids)
 
+    @property
+    def _held(self) -> tuple[UUID, int, UUID]:
+        return self.operation_id, self.token, self.attempt_id
+
+    @property
+    def _read(self) -> tuple[UUID, int, UUID]:
+        return self.operation_id, self.token, self.next_id
+
     # Each verb as whoever is entitled to it would say it now. `replace` makes the others.
 
     def claim(self) -> Claim:
@@ -222,37 +220,38 @@ class Hand:
         return replace(self.accept(), read_token=self.token)
 
     def dispatch(self) -> Dispatch:
-        return Dispatch(self.operation_id, self.token, self.next_id, f"holder-{self.attempts}", LEASE_US)
+        return Dispatch(*self._read, f"holder-{self.attempts}", LEASE_US)
 
     def renew(self) -> Renew:
-        return Renew(self.operation_id, self.token, self.attempt_id, 2 * LEASE_US)
+        return Renew(*self._held, 2 * LEASE_US)
 
     def complete(self, response: StoredResponse = ANSWER) -> Complete:
-        return Complete(self.operation_id, self.token, self.attempt_id, response, REPLAY_US, REMEMBER_US, RESOURCE)
+        return Complete(*self._held, response, REPLAY_US, REMEMBER_US, RESOURCE)
+
+    def complete_unkept(self) -> Complete:
+        return self.complete(replace(ANSWER, body=None))
 
     def complete_grant(self) -> Complete:
         return replace(self.complete(), granted=self.granted)
 
     def release(self) -> Release:
-        return Release(self.operation_id, self.token, self.attempt_id, REMEMBER_US)
+        return Release(*self._held, REMEMBER_US)
 
     def forget(self) -> Forget:
-        return Forget(self.operation_id, self.token, self.attempt_id)
+        return Forget(*self._held)
 
     def abandon(self) -> Abandon:
-        return Abandon(self.operation_id, self.token, self.attempt_id, "reset", PENDING)
+        return Abandon(*self._held, "reset", PENDING)
 
     def postpone(self) -> Postpone:
-        ids = (self.operation_id, self.token, self.attempt_id)
-        return Postpone(*ids, POSTPONE_US, "answered_503", is_answered=True)
+        return Postpone(*self._held, POSTPONE_US, "answered_503", is_answered=True)
 
     def bury(self) -> Bury:
-        ids = (self.operation_id, self.token, self.attempt_id)
-        return Bury(*ids, "unauthorized", "answered_401", is_answered=True)
+        return Bury(*self._held, "unauthorized", "answered_401", is_answered=True)
 
     def takeover(self) -> Takeover:
         holder = f"holder-{self.attempts}"
-        return Takeover(self.operation_id, self.token, self.next_id, holder, LEASE_US, self.request)
+        return Takeover(*self._read, holder, LEASE_US, self.request)
 
     def prove(self, response: StoredResponse = OTHER_ANSWER) -> Prove:
         return Prove(
@@ -260,16 +259,16 @@ class Hand:
         )
 
     def disprove(self) -> Disprove:
-        return Disprove(self.operation_id, self.token, self.next_id, REMEMBER_US, self.audit("never arrived"))
+        return Disprove(*self._read, REMEMBER_US, self.audit("never arrived"))
 
     def reinstate(self) -> Reinstate:
-        return Reinstate(self.operation_id, self.token, self.next_id, self.audit("never arrived"))
+        return Reinstate(*self._read, self.audit("never arrived"))
 
     def requeue(self) -> Requeue:
-        return Requeue(self.operation_id, self.token, self.next_id, DELIVER_US, self.audit("is mended"))
+        return Requeue(*self._read, DELIVER_US, self.audit("is mended"))
 
     def withdraw(self) -> Withdraw:
-        return Withdraw(self.operation_id, self.token, self.next_id, REMEMBER_US, self.audit("is called off"))
+        return Withdraw(*self._read, REMEMBER_US, self.audit("is called off"))
 
     def purge(self) -> Purge:
         return Purge(self.operation_id, self.audit("holds a name"))
@@ -297,35 +296,6 @@ async def state(store: Store, hand: Hand) -> State:
     return hand.snapshot.state
 
 
-def differences(
-    theirs: Snapshot, their_tokens: list[int], model: Snapshot, model_tokens: list[int], *, exact: bool
-) -> list[str]:
-    """What a store's record has otherwise than the model's, in words; empty when they are the same record."""
-    if theirs.record is None or model.record is None:
-        return [] if theirs.record is model.record else [f"record: {theirs.record} instead of {model.record}"]
-    model = replace(model, record=as_kept_in(theirs.record, model.record))
-    tolerance_us = 0 if exact else RUNNING_CLOCK_TOLERANCE_US
-    found = []
-    for name in (*Record.__slots__, *Delivery.__slots__):
-        their, wanted = (_field(snapshot.record, name) for snapshot in (theirs, model))
-        if name == "sealed":
-            # How a store keeps a record is its own affair.
-            continue
-        if name == "delivery":
-            same = (their is None) == (wanted is None)
-        elif name == "token":
-            same = their_tokens.index(their) == model_tokens.index(wanted)
-        elif name == "history":
-            same = _same_history(their, their_tokens, wanted, model_tokens)
-        elif name.endswith("_us"):
-            same = _same_time(their, theirs.now_us, wanted, model.now_us, tolerance_us)
-        else:
-            same = isinstance(their, type(wanted)) and their == wanted
-        if not same:
-            found.append(f"{name}: {their!r} instead of {wanted!r}")
-    return found
-
-
 def as_kept_in(kept: Record | None, record: Record | None) -> Record | None:
     """The record as far as a store must have it that has given up as much of it as of the kept one (`Record`)."""
     if kept is None or kept.attempt_id != NO_ATTEMPT or record is None or record.state is not State.TOMBSTONE:
@@ -348,38 +318,6 @@ def as_kept_in(kept: Record | None, record: Record | None) -> Record | None:
         probe=None,
         request=None,
     )
-
-
-def _field(record: Record | None, name: str) -> Any:
-    """The field of the record or, where it has none of that name, of its delivery; None without a delivery."""
-    return getattr(record if hasattr(record, name) else getattr(record, "delivery", None), name, None)
-
-
-def audit_differences(
-    theirs: list[AuditEntry], their_tokens: list[int], model: list[AuditEntry], model_tokens: list[int]
-) -> list[str]:
-    """What a store says otherwise than the model of what was done to an operation; when it was done is not compared."""
-    their = [(their_tokens.index(entry.token), entry.event, entry.who, entry.why) for entry in theirs]
-    wanted = [(model_tokens.index(entry.token), entry.event, entry.who, entry.why) for entry in model]
-    return [] if their == wanted else [f"audits: {their} instead of {wanted}"]
-
-
-def _same_history(theirs: bytes | None, their_tokens: list[int], wanted: bytes | None, model_tokens: list[int]) -> bool:
-    their, model = (
-        [replace(each, at_us=0, began_us=int(each.began_us > 0), token=tokens.index(each.token)) for each in entries]
-        for entries, tokens in (
-            (unpacked_history(theirs).entries, their_tokens),
-            (unpacked_history(wanted).entries, model_tokens),
-        )
-    )
-    return their == model and unpacked_history(theirs).dropped == unpacked_history(wanted).dropped
-
-
-def _same_time(theirs: int | None, their_now: int, wanted: int | None, model_now: int, tolerance_us: int) -> bool:
-    """Times that mean nothing are 0 or None on both sides; others are equally far from now."""
-    if not theirs or not wanted:
-        return theirs == wanted
-    return abs((theirs - their_now) - (wanted - model_now)) <= tolerance_us
 
 
 def increasing(tokens: list[int]) -> bool:

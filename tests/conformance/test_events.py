@@ -28,6 +28,7 @@ from tests.conformance.hand import (
     do,
     new_identity,
     started,
+    state,
 )
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
@@ -60,8 +61,12 @@ def data_of(event: LeasedEvent) -> dict[str, object]:
     return data
 
 
-def published(event: LeasedEvent) -> EventReport:
-    return EventReport(event.sink, event.event.id, event.tries, event.redeliveries, EventFate.PUBLISHED)
+async def report(store: Store, event: LeasedEvent, fate: EventFate, why: str = "", *, pause_seconds: float = 0) -> None:
+    """Of the publication for which it was leased."""
+    tries = event.tries, event.redeliveries
+    await store.report_events(
+        SERVICE, [EventReport(event.sink, event.event.id, *tries, fate, why, microseconds(pause_seconds), event.line)]
+    )
 
 
 HISTORIES: Final[dict[str, tuple[tuple[Speech, ...], tuple[str, ...]]]] = {
@@ -106,38 +111,37 @@ async def test_each_change_has_its_events(telling: Store, database: Database) ->
 
 async def test_what_did_not_happen_has_no_event(telling: Store) -> None:
     """A command that is fenced off changes nothing, and so tells nothing."""
-    hand, other = Hand(), Hand()
-    await do(telling, hand, Hand.claim, Hand.complete)
-    await do(telling, other, Hand.claim)
+    await do(telling, hand := Hand(), Hand.claim, Hand.complete)
+    await do(telling, other := Hand(), Hand.claim)
     stale = replace(other.complete(), token=other.future_token)
     for command in (hand.abandon(), other.disprove(), stale, replace(stale, granted=other.granted)):
         await telling.apply(command)
     assert [each.event.type for each in await leased(telling)] == [EventType.COMPLETED]
 
 
-@pytest.mark.parametrize("is_batch", [False, True])
-async def test_what_the_clock_did_is_told_once_it_is_written(
-    telling: Store, database: Database, *, is_batch: bool
-) -> None:
+async def test_what_the_clock_did_is_told_once_it_is_written(telling: Store, database: Database) -> None:
     """A lapse and an expiry by the sweep that writes them; a request that is requeued and expires again has two."""
-    lapsed = [Hand() for _ in range(30 if is_batch else 1)]
-    expired = Hand()
-    for hand in lapsed:
-        await do(telling, hand, Hand.claim)
-    await do(telling, expired, Hand.accept)
-    await database.advance(max(LEASE_SECONDS, DELIVER_SECONDS) + 1)
-    assert [each.event.type for each in await leased(telling)] == [EventType.ACCEPTED]
-    await sweep_all(telling)
-    types = sorted(each.event.type for each in await leased(telling))
-    assert types == [EventType.DEAD_LETTERED, *[EventType.IN_DOUBT] * len(lapsed)]
-    expired.look(await telling.read(expired.operation_id))
-    await do(telling, expired, Hand.requeue)
-    await database.advance(DELIVER_SECONDS + 1)
-    await sweep_all(telling)
-    again = await leased(telling)
-    assert {each.event.type for each in again} >= {EventType.REQUEUED, EventType.DEAD_LETTERED}
-    dead = {each.event.id for each in again if each.event.type is EventType.DEAD_LETTERED}
-    assert len(dead) == 2
+    for number_lapsed in (1, 30):
+        for _ in range(number_lapsed):
+            await do(telling, Hand(), Hand.claim)
+        await do(telling, expired := Hand(), Hand.accept)
+        await database.advance(max(LEASE_SECONDS, DELIVER_SECONDS) + 1)
+        (accepted,) = await leased(telling)
+        assert accepted.event.type == EventType.ACCEPTED
+        await sweep_all(telling)
+        told = await leased(telling)
+        types = sorted(each.event.type for each in told)
+        assert types == [EventType.DEAD_LETTERED, *[EventType.IN_DOUBT] * number_lapsed]
+        await state(telling, expired)
+        await do(telling, expired, Hand.requeue)
+        await database.advance(DELIVER_SECONDS + 1)
+        await sweep_all(telling)
+        again = await leased(telling)
+        assert {each.event.type for each in again} >= {EventType.REQUEUED, EventType.DEAD_LETTERED}
+        dead = {each.event.id for each in again if each.event.type is EventType.DEAD_LETTERED}
+        assert len(dead) == 2
+        for event in {each.event.id: each for each in (accepted, *told, *again)}.values():
+            await report(telling, event, EventFate.PUBLISHED)
 
 
 async def test_a_doubt_has_an_end_where_it_was_told(telling: Store, database: Database) -> None:
@@ -216,22 +220,22 @@ async def test_a_lease_keeps_an_event_from_other_relays(telling: Store, other_st
     for hand in hands:
         await do(telling, hand, Hand.claim, Hand.complete)
         await database.advance(1)
-    first = await leased(telling, number=2)
-    assert [each.event.operation_id for each in first] == [str(hand.operation_id) for hand in hands[:2]]
+    first, second = await leased(telling, number=2)
     (rest,) = await leased(other_store)
-    assert rest.event.operation_id == str(hands[2].operation_id)
+    found = [each.event.operation_id for each in (first, second, rest)]
+    assert found == [str(hand.operation_id) for hand in hands]
     assert await leased(other_store) == []
-    await telling.report_events(SERVICE, [published(first[0])])
+    await report(telling, first, EventFate.PUBLISHED)
     await database.advance(31)
     again = await leased(other_store)
-    assert {each.event.id for each in again} == {first[1].event.id, rest.event.id}
-    assert {each.tries for each in again} == {2}
+    assert {(each.event.id, each.tries) for each in again} == {(second.event.id, 2), (rest.event.id, 2)}
     # A dead relay's late report: published counts, everything else is another's.
-    late = EventReport(ALL, first[1].event.id, 1, 0, EventFate.DEAD, "gave up")
-    await telling.report_events(SERVICE, [published(rest), published(rest), late])
+    for _ in range(2):
+        await report(telling, rest, EventFate.PUBLISHED)
+    await report(telling, second, EventFate.DEAD, "gave up")
     await database.advance(31)
     (left,) = await leased(telling)
-    assert (left.event.id, left.tries) == (first[1].event.id, 3)
+    assert (left.event.id, left.tries) == (second.event.id, 3)
 
 
 async def test_a_lease_of_a_clock_that_was_set_back(telling: Store, other_store: Store, database: Database) -> None:
@@ -246,7 +250,6 @@ async def test_a_lease_of_a_clock_that_was_set_back(telling: Store, other_store:
 
 
 async def test_two_relays_share_what_is_due(telling: Store, other_store: Store) -> None:
-    """No event is leased twice at a time."""
     for _ in range(20):
         await do(telling, Hand(), Hand.claim, Hand.complete)
     parts = await asyncio.gather(*(leased(store, number=5) for store in (telling, other_store) * 3))
@@ -258,9 +261,7 @@ async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, data
     """A dead event is published again only when an operator says so, with a count of that."""
     await do(telling, hand := Hand(), Hand.claim, Hand.complete)
     (event,) = await leased(telling)
-    await telling.report_events(
-        SERVICE, [EventReport(ALL, event.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 500", microseconds(100))]
-    )
+    await report(telling, event, EventFate.PUT_OFF, "HTTP 500", pause_seconds=100)
     backlog = (await telling.sinks(SERVICE))[ALL]
     assert (backlog.pending, backlog.last_error, backlog.dead) == (1, "HTTP 500", 0)
     await database.advance(99)
@@ -269,8 +270,8 @@ async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, data
     assert (waiting.event_id, waiting.why, waiting.operation_id) == (event.event.id, "HTTP 500", hand.operation_id)
     await database.advance(2)
     (event,) = await leased(telling)
-    assert event.age_us >= microseconds(101)
-    await telling.report_events(SERVICE, [EventReport(ALL, event.event.id, 2, 0, EventFate.DEAD, "too old")])
+    assert (event.tries, event.age_us >= microseconds(101)) == (2, True)
+    await report(telling, event, EventFate.DEAD, "too old")
     await database.advance(400 * 86_400)
     await sweep_all(telling)
     assert await leased(telling) == []
@@ -278,14 +279,13 @@ async def test_what_failed_waits_and_what_is_dead_is_listed(telling: Store, data
     assert (dead.event_id, dead.type, dead.why, dead.is_dead) == (event.event.id, EventType.COMPLETED, "too old", True)
     assert await telling.find_events(SERVICE, ALL, is_dead=True, after=dead.event_id, limit=10) == []
     assert (await telling.sinks(SERVICE))[ALL].dead == 1
-    assert await telling.redeliver_event(SERVICE, event.event.id, REFUNDS) == 0
-    assert await telling.redeliver_event(SERVICE, event.event.id, None) == 1
-    assert await telling.redeliver_event(SERVICE, event.event.id, ALL) == 0
+    for sink, number in ((REFUNDS, 0), (None, 1), (ALL, 0)):
+        assert await telling.redeliver_event(SERVICE, event.event.id, sink) == number
     (again,) = await leased(telling)
     assert (again.tries, again.redeliveries) == (1, 1)
     assert again.age_us < microseconds(60)
     assert again.event.cloudevent() == event.event.cloudevent()
-    await telling.report_events(SERVICE, [published(again)])
+    await report(telling, again, EventFate.PUBLISHED)
     assert await telling.sinks(SERVICE) == {}
 
 
@@ -293,19 +293,17 @@ async def test_a_report_from_before_a_redelivery_counts_no_more(telling: Store, 
     """Not although the new lease has as many tries; that the event was published counts, whoever says it."""
     await do(telling, Hand(), Hand.claim, Hand.complete)
     (stale,) = await leased(telling)
-    given_up = EventReport(ALL, stale.event.id, 1, 0, EventFate.DEAD, "too old")
-    await telling.report_events(SERVICE, [given_up])
+    await report(telling, stale, EventFate.DEAD, "too old")
     assert await telling.redeliver_event(SERVICE, stale.event.id, ALL) == 1
     (fresh,) = await leased(telling)
     assert (fresh.tries, fresh.redeliveries) == (stale.tries, 1)
-    put_off = EventReport(ALL, stale.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 500", microseconds(1))
-    for late in (given_up, put_off):
-        await telling.report_events(SERVICE, [late])
+    await report(telling, stale, EventFate.DEAD, "too old")
+    await report(telling, stale, EventFate.PUT_OFF, "HTTP 500", pause_seconds=1e-6)
     await database.advance(2)
     assert await leased(telling) == []
     backlog = (await telling.sinks(SERVICE))[ALL]
     assert (backlog.pending, backlog.dead) == (1, 0)
-    await telling.report_events(SERVICE, [published(stale)])
+    await report(telling, stale, EventFate.PUBLISHED)
     assert await telling.sinks(SERVICE) == {}
 
 
@@ -314,9 +312,7 @@ async def test_a_suspended_sink_keeps_its_events(telling: Store, other_store: St
     hand = Hand(Script(new_identity("refund")))
     await do(telling, hand, Hand.claim, Hand.complete)
     (event,) = await leased(telling)
-    await telling.report_events(
-        SERVICE, [EventReport(ALL, event.event.id, 1, 0, EventFate.PUT_OFF, "HTTP 410", microseconds(9_000))]
-    )
+    await report(telling, event, EventFate.PUT_OFF, "HTTP 410", pause_seconds=9_000)
     assert await telling.suspend_sink(SERVICE, ALL, "HTTP 410")
     assert not await other_store.suspend_sink(SERVICE, ALL, "again")
     await database.advance(10_000)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import product
 from uuid import UUID
 
 import pytest
 
-from gateway.core.operation import Snapshot, State, microseconds
+from gateway.core.operation import Record, Snapshot, State, microseconds
 from gateway.store.base import Store
 from gateway.store.operations import Query
-from tests.conformance.cases import HISTORIES, MOVES, PAUSES
-from tests.conformance.hand import LEASE_SECONDS, LEASE_US, REPLAY_SECONDS, Hand, Script, do, new_identity
+from tests.conformance.cases import one_of_every_kind
+from tests.conformance.hand import LEASE_SECONDS, LEASE_US, Hand, Script, do, new_identity
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
 
@@ -29,110 +30,48 @@ def ids_of(*hands: Hand) -> list[UUID]:
     return sorted(hand.operation_id for hand in hands)
 
 
-async def one_of_each(store: Store, database: Database) -> dict[str, Hand]:
-    """An operation in every state, once as it was written and once as time has made of it what was written."""
-    hands = {
-        name: Hand()
-        for name in (
-            "collected", "retired", "lapsed", "claimed", "renewed", "doubted", "released", "completed", "purged",
-            "erased",
-        )
-    }  # fmt: skip
-    await do(store, hands["collected"], Hand.claim, lambda hand: replace(hand.release(), remember_us=1))
-    await do(store, hands["retired"], Hand.claim, Hand.complete)
-    await do(store, hands["lapsed"], Hand.claim)
-    await database.advance(REPLAY_SECONDS)
-    await do(store, hands["claimed"], Hand.claim)
-    await do(store, hands["renewed"], Hand.claim, Hand.renew)
-    await do(store, hands["doubted"], Hand.claim, Hand.abandon)
-    await do(store, hands["released"], Hand.claim, Hand.release)
-    await do(store, hands["completed"], Hand.claim, Hand.complete)
-    await do(store, hands["purged"], Hand.claim, Hand.complete, Hand.purge)
-    await do(store, hands["erased"], Hand.claim, Hand.release, Hand.erase)
-    return hands
-
-
-FOUND_IN: dict[State, tuple[str, ...]] = {
-    State.ABSENT: (),
-    State.RELEASED: ("released",),
-    State.CLAIMED: ("claimed", "renewed"),
-    State.IN_DOUBT: ("doubted", "lapsed"),
-    State.COMPLETED: ("completed",),
-    State.TOMBSTONE: ("purged", "retired"),
-}
-
-
 @pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
-async def test_each_state_is_found_settled(
+async def test_a_record_is_found_as_it_is_read(
     is_swept: bool, store: Store, other_store: Store, database: Database
 ) -> None:
-    """A record is found in the state that it has now, whether or not a sweep has written that down."""
-    hands = await one_of_each(store, database)
+    """Of every kind of record that can come to be, what is found is what a read says, but for the body: in the state
+    that it has now, whether or not a sweep has written that down."""
+    hands = await one_of_every_kind(store, database)
     if is_swept:
         await sweep_all(store)
-    for state, names in FOUND_IN.items():
-        found = await other_store.find(Query(frozenset((state,))))
-        assert ids(found) == ids_of(*(hands[name] for name in names)), state
-        assert {snapshot.state for snapshot in found} <= {state}
-    everything = ids_of(*(hands[name] for names in FOUND_IN.values() for name in names))
-    assert ids(await store.find(Query(EVERY_STATE))) == everything
-    pair = frozenset((State.IN_DOUBT, State.TOMBSTONE))
-    assert ids(await store.find(Query(pair))) == ids_of(*(hands[name] for state in pair for name in FOUND_IN[state]))
-    assert await store.find(Query(frozenset())) == []
+    wanted: dict[State, list[Record]] = {state: [] for state in State}
+    for hand in hands.values():
+        snapshot = await store.read(hand.operation_id)
+        if (record := snapshot.record) is not None:
+            bare = record if record.response is None else replace(record, response=replace(record.response, body=None))
+            wanted[snapshot.state].append(bare)
+    assert [state for state, records in wanted.items() if not records] == [State.ABSENT]
+
+    async def records_in(*states: State) -> list[Record]:
+        found = await other_store.find(Query(frozenset(states), limit=1_000))
+        assert {snapshot.state for snapshot in found} <= set(states)
+        return [snapshot.record for snapshot in found]
+
+    for states in (*((state,) for state in State), (State.IN_DOUBT, State.TOMBSTONE), tuple(State), ()):
+        records = [record for state in states for record in wanted[state]]
+        assert await records_in(*states) == sorted(records, key=lambda record: record.identity.operation_id), states
 
 
-async def one_of_every_kind(store: Store, database: Database) -> dict[str, Hand]:
-    """Every record that can come to be, by its history."""
-    hands = {name: Hand() for name in HISTORIES}
-    # Those that end together are told together: a pause is everybody's.
-    told = sorted(HISTORIES, key=lambda name: sum(move in PAUSES for move in HISTORIES[name]), reverse=True)
-    for name in told:
-        for move in HISTORIES[name]:
-            if move in PAUSES:
-                await database.advance(PAUSES[move])
-                hands[name].look(await store.read(hands[name].operation_id))
-            else:
-                await do(store, hands[name], MOVES[move])
-    return hands
-
-
-async def test_a_record_is_found_as_it_is_read(store: Store, database: Database) -> None:
-    """Of every kind of record that can come to be, what is found is what a read says, but for the body."""
-    hands = await one_of_every_kind(store, database)
-    found = {id_: snapshot for snapshot in await store.find(Query(EVERY_STATE, limit=1_000)) for id_ in ids([snapshot])}
-    for name, hand in hands.items():
-        read, seen = (await store.read(hand.operation_id)).record, found.pop(hand.operation_id, None)
-        if read is None:
-            assert seen is None, name
-            continue
-        wanted = read if read.response is None else replace(read, response=replace(read.response, body=None))
-        assert seen is not None, name
-        assert seen.record == wanted, name
-    assert found == {}
-
-
-@pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])
-@pytest.mark.parametrize("limit", [1, 3, 4, 100])
-async def test_pages_follow_one_another(limit: int, states: frozenset[State], store: Store, database: Database) -> None:
+async def test_pages_follow_one_another(store: Store, database: Database) -> None:
     """Each page begins after the last id of the one before, only the last is shorter, and all are found once."""
     hands = [Hand() for _ in range(12)]
     # Some in doubt by their holder's word, some by a lapse that nobody wrote down, all mixed in the order of ids.
     await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
     await asyncio.gather(*(do(store, hand, Hand.abandon) for hand in hands[::2]))
     await database.advance(2 * LEASE_SECONDS)
-    pages: list[list[UUID]] = []
-    after: UUID | None = None
-    while True:
-        page = ids(await store.find(Query(states, after=after, limit=limit)))
-        pages.append(page)
-        if len(page) < limit:
-            break
-        after = page[-1]
-    assert [id_ for page in pages for id_ in page] == ids_of(*hands)
+    for states, limit in product((IN_DOUBT, EVERY_STATE), (1, 3, 4, 100)):
+        pages = [ids(await store.find(Query(states, limit=limit)))]
+        while len(pages[-1]) == limit:
+            pages.append(ids(await store.find(Query(states, after=pages[-1][-1], limit=limit))))
+        assert [each for page in pages for each in page] == ids_of(*hands), limit
 
 
-@pytest.mark.parametrize("states", [IN_DOUBT, EVERY_STATE], ids=["in-doubt", "every-state"])
-async def test_routes_and_ages_narrow_what_is_found(states: frozenset[State], store: Store, database: Database) -> None:
+async def test_routes_and_ages_narrow_what_is_found(store: Store, database: Database) -> None:
     """Only the routes that were named, and only what was claimed first so long ago."""
     old, retried, young = Hand(), Hand(), Hand()
     refund = Hand(Script(new_identity(route="refund é")))
@@ -143,17 +82,19 @@ async def test_routes_and_ages_narrow_what_is_found(states: frozenset[State], st
     await database.advance(LEASE_SECONDS / 2)
     await do(store, young, Hand.claim, Hand.abandon)
     await do(store, refund, Hand.claim, Hand.abandon)
-
-    async def find(**narrower: object) -> list[UUID]:
-        return ids(await store.find(replace(Query(states), **narrower)))  # type: ignore[arg-type]
-
-    assert await find(routes=frozenset(("refund é",))) == ids_of(refund)
-    assert await find(routes=frozenset(("refund é", "create_payment"))) == ids_of(old, retried, young, refund)
-    assert await find(routes=frozenset(("refund",))) == await find(routes=frozenset()) == []
-    # Counted from the first claim, not from the last.
-    assert await find(age_us=microseconds(LEASE_SECONDS * 0.9)) == ids_of(old, retried)
-    assert await find(age_us=microseconds(LEASE_SECONDS * 3)) == []
-    assert await find(age_us=LEASE_US // 2, routes=frozenset(("refund é",))) == []
+    for routes, age_us, wanted in (
+        (("refund é",), 0, (refund,)),
+        (("refund é", "create_payment"), 0, (old, retried, young, refund)),
+        (("refund",), 0, ()),
+        ((), 0, ()),
+        # Counted from the first claim, not from the last.
+        (None, microseconds(LEASE_SECONDS * 0.9), (old, retried)),
+        (None, microseconds(LEASE_SECONDS * 3), ()),
+        (("refund é",), LEASE_US // 2, ()),
+    ):
+        for states in (IN_DOUBT, EVERY_STATE):
+            query = Query(states, routes=None if routes is None else frozenset(routes), age_us=age_us)
+            assert ids(await store.find(query)) == ids_of(*wanted), query
 
 
 async def test_what_may_be_recovered_now_is_found(store: Store, other_store: Store, database: Database) -> None:

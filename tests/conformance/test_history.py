@@ -11,8 +11,6 @@ from gateway.core.operation import (
     Entry,
     Event,
     History,
-    Record,
-    Release,
     unpacked_history,
 )
 from gateway.store.base import Store
@@ -22,13 +20,9 @@ from tests.conformance.test_recovery import FINDING, PAUSE_US, pass_floor, take
 from tests.conformance.test_retention import sweep_all
 
 
-async def kept(store: Store, hand: Hand) -> Record:
-    await state(store, hand)
-    return hand.record
-
-
 async def history(store: Store, hand: Hand) -> History:
-    return unpacked_history((await kept(store, hand)).history)
+    await state(store, hand)
+    return unpacked_history(hand.record.history)
 
 
 async def told(store: Store, hand: Hand) -> list[str]:
@@ -40,7 +34,7 @@ async def told(store: Store, hand: Hand) -> list[str]:
 async def test_how_an_attempt_ended(store: Store, other_store: Store) -> None:
     """When it was claimed and when it ended, by whom, under which token, how and why; the next one does not hide it."""
     await do(store, hand := Hand(), Hand.claim)
-    first = await kept(store, hand)
+    first = hand.record
     await do(store, hand, lambda hand: replace(hand.release(), why="answered_503"))
     released_us = hand.snapshot.now_us
     await do(other_store, hand, Hand.retry, Hand.complete)
@@ -89,7 +83,7 @@ async def test_a_late_answer(store: Store, database: Database) -> None:
 
 
 async def test_it_is_bounded(store: Store) -> None:
-    """The first and the last are kept, and how many were dropped between them."""
+    """The first and the last are kept, and how many were dropped between them; long words are cut."""
     await do(store, hand := Hand(), Hand.claim)
     number = HISTORY_FIRST + HISTORY_LAST + 7
     for tries in range(number):
@@ -99,6 +93,9 @@ async def test_it_is_bounded(store: Store) -> None:
     assert found.dropped == 7
     kept_ones = [*range(HISTORY_FIRST), *range(number - HISTORY_LAST, number)]
     assert [each.detail for each in found.entries] == [f"answered_{500 + tries}" for tries in kept_ones]
+    await do(store, wordy := Hand(), Hand.claim, lambda hand: replace(hand.release(), why="\u00e9\x00\ud800" * 10_000))
+    await state(store, wordy)
+    assert len(wordy.record.history) < 2_000
 
 
 async def test_probes_leave_room_for_attempts(store: Store, database: Database) -> None:
@@ -112,12 +109,3 @@ async def test_probes_leave_room_for_attempts(store: Store, database: Database) 
         await store.put_off(await take(store, hand, is_urgent=True), 0, FINDING)
     assert await told(store, hand) == [*[Event.RELEASE] * HISTORY_FIRST, Event.ABANDON, *[PROBE] * (HISTORY_LAST - 1)]
     assert (await history(store, hand)).dropped == 6
-
-
-async def test_long_words_are_cut(store: Store) -> None:
-    """Nothing that a holder says makes a record large."""
-    await do(store, hand := Hand(), Hand.claim)
-    ids = (hand.operation_id, hand.token, hand.attempt_id)
-    await do(store, hand, lambda _: Release(*ids, 5_000, "\u00e9\x00\ud800" * 10_000))
-    packed = (await kept(store, hand)).history
-    assert len(packed) < 2_000

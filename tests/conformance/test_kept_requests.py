@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.delivery import delivering_of
-from gateway.core.operation import MICROSECONDS, Accept, Audit, SealedRequest, Snapshot, State, microseconds
+from gateway.core.delivery import Delivering, delivering_of
+from gateway.core.operation import Audit, State, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import AUDIT_KEEP_US, Due, PauseAudit, Query
+from gateway.store.operations import AUDIT_KEEP_US, PauseAudit, Query
 from tests.conformance.hand import (
     DELIVER_SECONDS,
     LEASE_SECONDS,
@@ -27,6 +27,7 @@ from tests.conformance.hand import (
     state,
 )
 from tests.conformance.stores import Database
+from tests.conformance.test_find import ids
 from tests.conformance.test_retention import sweep_all
 
 AUDIT: Final = Audit("operator", "the service is being repaired")
@@ -38,37 +39,36 @@ def hand_of(route: str = "create_payment", operation: str = "charges", scope_dig
     return Hand(Script(identity if scope_digest is None else replace(identity, scope_digest=scope_digest)))
 
 
-def ids(found: list[Snapshot]) -> list[UUID]:
-    return [snapshot.record.identity.operation_id for snapshot in found if snapshot.record is not None]
+def accepted_for(seconds: float) -> Speech:
+    return lambda hand: replace(hand.accept(), deliver_within_us=microseconds(seconds))
 
 
 async def test_what_is_due_is_found_longest_due_first(store: Store, other_store: Store, database: Database) -> None:
     """Only what is accepted, of this service and these names, and at its time; never more than was asked for."""
-    postponed, first, second, refund, foreign, running, dead = (
-        hand_of(), hand_of(), hand_of(), hand_of(operation="refunds"), hand_of(), hand_of(), hand_of(),
-    )  # fmt: skip
+    postponed, first, second, foreign = (hand_of() for _ in range(4))
+    refund = hand_of(operation="refunds")
+
+    async def due(names: Delivering = CHARGES, limit: int = 10, service: str = SERVICE) -> list[UUID]:
+        return ids((await other_store.find_due(service, names, limit)).found)
+
     await do(store, postponed, Hand.accept, Hand.dispatch, Hand.postpone)
-    await do(store, first, Hand.accept)
-    await database.advance(1)
-    await do(store, refund, Hand.accept)
-    await database.advance(1)
-    await do(store, second, Hand.accept)
+    for hand in (first, refund, second):
+        await do(store, hand, Hand.accept)
+        await database.advance(1)
     await do(store, foreign, lambda hand: replace(hand.accept(), service="another"))
-    await do(store, running, Hand.accept, Hand.dispatch)
-    await do(store, dead, Hand.accept, Hand.dispatch, Hand.bury)
-    assert ids((await other_store.find_due(SERVICE, CHARGES, 10)).found) == [first.operation_id, second.operation_id]
+    await do(store, hand_of(), Hand.accept, Hand.dispatch)
+    await do(store, hand_of(), Hand.accept, Hand.dispatch, Hand.bury)
+    assert await due() == [first.operation_id, second.operation_id]
     both = all_of("refunds", "charges", "unknown")
-    due = [hand.operation_id for hand in (first, refund, second)]
-    assert ids((await other_store.find_due(SERVICE, both, 10)).found) == due
-    assert ids((await other_store.find_due(SERVICE, both, 2)).found) == due[:2]
-    assert (await other_store.find_due(SERVICE, all_of(), 10)).found == []
-    assert ids((await other_store.find_due("another", CHARGES, 10)).found) == [foreign.operation_id]
+    in_order = [hand.operation_id for hand in (first, refund, second)]
+    assert (await due(both), await due(both, 2), await due(all_of())) == (in_order, in_order[:2], [])
+    assert await due(service="another") == [foreign.operation_id]
     (found, *_) = (await other_store.find_due(SERVICE, CHARGES, 1)).found
     assert found.record == first.record
     await database.advance(POSTPONE_SECONDS)
-    assert postponed.operation_id in ids((await other_store.find_due(SERVICE, CHARGES, 10)).found)
+    assert postponed.operation_id in await due()
     await database.advance(DELIVER_SECONDS)
-    assert (await other_store.find_due(SERVICE, both, 10)).found == []
+    assert await due(both) == []
 
 
 CONFIGURATIONS: Final = {
@@ -82,19 +82,16 @@ CONFIGURATIONS: Final = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-async def test_what_nobody_delivers_hides_nothing(
-    name: str, store: Store, other_store: Store, database: Database
-) -> None:
+async def test_what_nobody_delivers_hides_nothing(store: Store, other_store: Store, database: Database) -> None:
     """Of all routes and names that ever were, what a configuration delivers is found, and as if nothing else waited."""
-    delivering, wanted = CONFIGURATIONS[name], []
-    for route, operation in [*product(("pay", "second", "third"), ("refund", "pay"))] * 3:
-        await do(store, hand := hand_of(route, operation), Hand.accept)
+    hands = [hand_of(*each) for each in [*product(("pay", "second", "third"), ("refund", "pay"))] * 3]
+    for hand in hands:
+        await do(store, hand, Hand.accept)
         await database.advance(0.1)
-        if delivering.includes(hand.script.identity):
-            wanted.append(hand.operation_id)
-    assert ids((await other_store.find_due(SERVICE, delivering, 100)).found) == wanted
-    assert ids((await other_store.find_due(SERVICE, delivering, 2)).found) == wanted[:2]
+    for name, delivering in CONFIGURATIONS.items():
+        wanted = [hand.operation_id for hand in hands if delivering.includes(hand.script.identity)]
+        assert ids((await other_store.find_due(SERVICE, delivering, 100)).found) == wanted, name
+        assert ids((await other_store.find_due(SERVICE, delivering, 2)).found) == wanted[:2], name
 
 
 ENDS: Final[dict[str, tuple[Speech, ...]]] = {
@@ -109,67 +106,63 @@ ENDS: Final[dict[str, tuple[Speech, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-async def test_a_request_is_kept_until_the_end(end: str, store: Store, other_store: Store) -> None:
+async def test_a_request_is_kept_until_the_end(store: Store, other_store: Store) -> None:
     """As it came, through every other state, and not longer; accepted again, it is the new one."""
-    hand = hand_of()
-    accept = hand.accept()
-    for speech in (Hand.accept, *ENDS[end]):
-        await do(store, hand, speech)
-        record = hand.record
-        kept = await other_store.read_kept(hand.operation_id)
-        assert kept == (None if record.delivery is None else accept.kept)
-    assert hand.record.delivery is None
-    if hand.snapshot.state is State.RELEASED:
-        again = hand.accept_again()
-        await do(store, hand, Hand.accept_again)
-        assert await other_store.read_kept(hand.operation_id) == again.kept != accept.kept
+    for end, speeches in ENDS.items():
+        hand = hand_of()
+        accept = hand.accept()
+        for speech in (Hand.accept, *speeches):
+            await do(store, hand, speech)
+            kept = None if hand.record.delivery is None else accept.kept
+            assert await other_store.read_kept(hand.operation_id) == kept, end
+        assert hand.record.delivery is None, end
+        if hand.snapshot.state is State.RELEASED:
+            again = hand.accept_again()
+            await do(store, hand, Hand.accept_again)
+            assert await other_store.read_kept(hand.operation_id) == again.kept != accept.kept
     assert await other_store.read_kept(hand_of().operation_id) is None
 
 
 async def test_time_takes_no_kept_request(store: Store, database: Database) -> None:
     """What lapsed and what expired keep theirs, before and after a sweep, for as long as it takes."""
-    lapsed, expired = hand_of(), hand_of()
-    accepted: dict[UUID, SealedRequest] = {}
-    for hand in (lapsed, expired):
-        accepted[hand.operation_id] = hand.accept().kept
-        await do(store, hand, Hand.accept)
-    await do(store, lapsed, Hand.dispatch)
+    lapsed, expired = hands = [hand_of() for _ in range(2)]
+    accepted = {hand.operation_id: hand.accept().kept for hand in hands}
+    await do(store, lapsed, Hand.accept, Hand.dispatch)
+    await do(store, expired, Hand.accept)
     await database.advance(2 * LEASE_SECONDS + DELIVER_SECONDS)
-    for sweeps in (False, True):
-        if sweeps:
+    for wanted in ((), (1, 1, 0, 0), (0, 0, 0, 0)):
+        if wanted:
             swept = await store.sweep(100)
-            assert (swept.lapsed, swept.expired, swept.retired, swept.collected) == (1, 1, 0, 0)
+            assert (swept.lapsed, swept.expired, swept.retired, swept.collected) == wanted
             await database.advance(400 * 86_400)
-            assert (await store.sweep(100)).expired == 0
-        assert [await state(store, hand) for hand in (lapsed, expired)] == [State.IN_DOUBT, State.DEAD_LETTER]
-        for operation_id, kept in accepted.items():
-            assert await store.read_kept(operation_id) == kept
+        assert [await state(store, hand) for hand in hands] == [State.IN_DOUBT, State.DEAD_LETTER]
+        assert {each: await store.read_kept(each) for each in accepted} == accepted
 
 
 async def test_what_waits_is_counted_by_scope(store: Store, other_store: Store, database: Database) -> None:
     """Only what is accepted counts, of its own route and service, and no further than up to the limit."""
     scope = b"a scope"
+
+    async def pending(limit: int = 100) -> int:
+        return await other_store.count_pending(SERVICE, "create_payment", scope, limit)
+
     hands = [hand_of(scope_digest=scope) for _ in range(4)]
-    for hand in hands:
+    for hand in (*hands, hand_of(), hand_of("create_refund", scope_digest=scope)):
         await do(store, hand, Hand.accept)
-    await do(store, hand_of(), Hand.accept)
-    await do(store, hand_of("create_refund", scope_digest=scope), Hand.accept)
     await do(store, hand_of(scope_digest=scope), lambda hand: replace(hand.accept(), service="another"))
     await do(store, hands[0], Hand.dispatch)
-    assert await other_store.count_pending(SERVICE, "create_payment", scope, 100) == 3
-    assert await other_store.count_pending(SERVICE, "create_payment", scope, 2) == 2
+    assert (await pending(), await pending(2)) == (3, 2)
     await do(store, hands[0], Hand.postpone)
-    assert await other_store.count_pending(SERVICE, "create_payment", scope, 100) == 4
+    assert await pending() == 4
     await database.advance(POSTPONE_SECONDS + DELIVER_SECONDS)
-    assert await other_store.count_pending(SERVICE, "create_payment", scope, 100) == 0
+    assert await pending() == 0
 
 
 async def test_the_backlog_by_route(store: Store, other_store: Store, database: Database) -> None:
     """What waits, how large and how old it is, and the dead letters by reason, of one service."""
     old, new, running, buried, expired, withdrawn = (hand_of("one") for _ in range(6))
     other_route = hand_of("two")
-    await do(store, expired, lambda hand: replace(hand.accept(), deliver_within_us=MICROSECONDS))
+    await do(store, expired, accepted_for(1))
     await do(store, old, Hand.accept)
     await database.advance(90)
     await do(store, new, Hand.accept, Hand.dispatch, Hand.postpone)
@@ -183,7 +176,7 @@ async def test_the_backlog_by_route(store: Store, other_store: Store, database: 
     assert backlog.waiting.keys() == {"one", "two"}
     assert backlog.paused == {}
     one = backlog.waiting["one"]
-    sizes = sum(hand.record.delivery.request_bytes for hand in (old, new))  # type: ignore[union-attr]
+    sizes = sum(hand.record.delivery.request_bytes for hand in (old, new))
     assert (one.accepted, one.request_bytes, round(one.oldest_seconds)) == (2, sizes, 90)
     assert one.dead_letters == {"unauthorized": 1, "deadline": 1}
     assert (backlog.waiting["two"].accepted, dict(backlog.waiting["two"].dead_letters)) == (1, {})
@@ -211,8 +204,7 @@ async def test_dead_letters_are_found_by_reason(store: Store, database: Database
 
 async def test_a_pause_when_nothing_is_due(store: Store, database: Database) -> None:
     """What is paused gets more time, before its time is over and anything is due."""
-    hand = hand_of()
-    await do(store, hand, Hand.accept)
+    await do(store, hand := hand_of(), Hand.accept)
     assert await store.pause(SERVICE, "charges", AUDIT)
     await store.cold.sweep(100)
     await database.advance(2 * DELIVER_SECONDS)
@@ -221,7 +213,12 @@ async def test_a_pause_when_nothing_is_due(store: Store, database: Database) -> 
 
 async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: Store, database: Database) -> None:
     """Nothing of it is due for any gateway, and the time does not count; other names and services go on."""
-    held, refund, foreign = hand_of(), hand_of(operation="refunds"), hand_of()
+    held, refund, foreign = hands = hand_of(), hand_of(operation="refunds"), hand_of()
+
+    async def due(service: str = SERVICE) -> tuple[list[UUID], frozenset[str]]:
+        found = await other_store.find_due(service, all_of("charges", "refunds"), 10)
+        return ids(found.found), frozenset(found.paused)
+
     for hand in (held, refund):
         await do(store, hand, Hand.accept)
     await do(store, foreign, lambda hand: replace(hand.accept(), service="another"))
@@ -231,20 +228,16 @@ async def test_a_pause_holds_everything_of_its_name(store: Store, other_store: S
     (pause,) = (await other_store.backlog(SERVICE)).paused.values()
     assert (pause.who, pause.why) == (AUDIT.who, AUDIT.why)
     assert (await other_store.backlog("another")).paused == {}
-    names = all_of("charges", "refunds")
-    due = await other_store.find_due(SERVICE, names, 10)
-    assert (ids(due.found), due.paused) == ([refund.operation_id], {"charges"})
-    due = await other_store.find_due("another", names, 10)
-    assert (ids(due.found), due.paused) == ([foreign.operation_id], frozenset())
+    assert await due() == ([refund.operation_id], {"charges"})
+    assert await due("another") == ([foreign.operation_id], set())
     await sweep_all(store)
     await database.advance(DELIVER_SECONDS)
-    states = [await state(other_store, hand) for hand in (held, refund, foreign)]
+    states = [await state(other_store, hand) for hand in hands]
     assert states == [State.ACCEPTED, State.DEAD_LETTER, State.DEAD_LETTER]
-    assert await other_store.find_due(SERVICE, names, 10) == Due([], frozenset(("charges",)))
+    assert await due() == ([], {"charges"})
     assert await other_store.resume(SERVICE, "charges", AUDIT) is True
     assert await store.resume(SERVICE, "charges", AUDIT) is False
-    due = await store.find_due(SERVICE, names, 10)
-    assert (ids(due.found), due.paused) == ([held.operation_id], frozenset())
+    assert await due() == ([held.operation_id], set())
     assert (await store.backlog(SERVICE)).paused == {}
 
 
@@ -266,26 +259,6 @@ async def test_pauses_and_their_ends_are_audited(store: Store, other_store: Stor
     assert [each.operation for each in await other_store.pause_audits(SERVICE)] == ["charges", "refunds"]
 
 
-async def test_a_pause_takes_no_time_from_what_was_not_swept(store: Store, database: Database) -> None:
-    """What would not have expired soon gets the length of the pause when it ends, and expires after that."""
-    before, during = hand_of(), hand_of()
-    day = 86_400.0
-
-    def accept(hand: Hand) -> Accept:
-        return replace(hand.accept(), deliver_within_us=microseconds(2 * day))
-
-    await do(store, before, accept)
-    await store.pause(SERVICE, "charges", AUDIT)
-    await database.advance(day)
-    await do(store, during, accept)
-    await database.advance(day / 2)
-    await store.resume(SERVICE, "charges", AUDIT)
-    await database.advance(2 * day - 60)
-    assert [await state(store, hand) for hand in (before, during)] == [State.ACCEPTED, State.ACCEPTED]
-    await database.advance(120)
-    assert [await state(store, hand) for hand in (before, during)] == [State.DEAD_LETTER, State.DEAD_LETTER]
-
-
 @pytest.mark.parametrize(
     ("within_seconds", "before_seconds", "after_seconds"),
     [(1_800, 10, 50), (1_800, 1_700, 2_600), (1_800, 0, 60), (86_400, 10, 50)],
@@ -294,30 +267,24 @@ async def test_a_pause_moves_the_end_by_its_length(
     within_seconds: float, before_seconds: float, after_seconds: float, store: Store, database: Database
 ) -> None:
     """Whether a sweep kept it from expiring or not, and also after a second pause; what came later gets its part."""
-    early, late = hand_of(), hand_of()
+    early, late = hands = hand_of(), hand_of()
 
-    async def accept(hand: Hand) -> int:
-        await do(store, hand, lambda hand: replace(hand.accept(), deliver_within_us=microseconds(within_seconds)))
-        return await end_us(hand)
+    async def ends_us() -> list[int]:
+        return [(await store.read(hand.operation_id)).record.delivery.deliver_until_us for hand in hands]
 
-    async def end_us(hand: Hand) -> int:
-        record = (await store.read(hand.operation_id)).record
-        return record.delivery.deliver_until_us
-
-    early_us = await accept(early)
+    await do(store, early, accepted_for(within_seconds))
     await store.pause(SERVICE, "charges", AUDIT)
     await database.advance(before_seconds)
-    late_us = await accept(late)
+    await do(store, late, accepted_for(within_seconds))
+    moved = [end + microseconds(after_seconds) for end in await ends_us()]
+    moved[0] += microseconds(before_seconds)
     await store.sweep(100)
     await database.advance(after_seconds)
     await store.resume(SERVICE, "charges", AUDIT)
-    length_us = microseconds(before_seconds + after_seconds)
-    assert await end_us(early) == early_us + length_us
-    assert await end_us(late) == late_us + microseconds(after_seconds)
+    assert await ends_us() == moved
     await store.pause(SERVICE, "charges", AUDIT)
     await store.sweep(100)
     await database.advance(7)
     await store.resume(SERVICE, "charges", AUDIT)
-    assert await end_us(early) == early_us + length_us + microseconds(7)
-    assert await end_us(late) == late_us + microseconds(after_seconds + 7)
+    assert await ends_us() == [end + microseconds(7) for end in moved]
     assert (await store.sweep(100)).expired == 0

@@ -9,12 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import microseconds
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.store.base import Store
-from gateway.store.operations import EventFate, EventReport, LeasedEvent
-from tests.conformance.hand import SERVICE, Hand, do
+from gateway.store.operations import EventFate, LeasedEvent
+from tests.conformance.hand import SERVICE, Hand, do, started
 from tests.conformance.stores import Database
+from tests.conformance.test_events import leased as in_any_order
+from tests.conformance.test_events import report
 from tests.conformance.test_lanes import accepted, in_lane
 
 ORDERED: Final = "ordered"
@@ -24,32 +25,18 @@ OUTBOX: Final = Outbox(
     "urn:test",
     (Subscription(ORDERED, frozenset(EventType), is_ordered=True), Subscription(ANY_ORDER, frozenset(EventType))),
 )
-LEASE_US: Final = microseconds(30)
 
 
 @pytest.fixture
 async def telling(database: Database) -> AsyncIterator[Sequence[Store]]:
     """Two started stores of one database, with an ordered sink."""
-    stores = [database.open_store(outbox=OUTBOX) for _ in range(2)]
-    for store in stores:
-        await store.start()
-    try:
-        yield stores
-    finally:
-        for store in stores:
-            await store.close()
+    one, other = (database.open_store(outbox=OUTBOX) for _ in range(2))
+    async with started(one), started(other):
+        yield one, other
 
 
 async def leased(store: Store, sink: str = ORDERED) -> list[LeasedEvent]:
-    return await store.lease_events(SERVICE, {sink: 100}, LEASE_US)
-
-
-async def report(store: Store, *events: LeasedEvent, fate: EventFate = EventFate.PUBLISHED, pause_us: int = 0) -> None:
-    reports = [
-        EventReport(each.sink, each.event.id, each.tries, each.redeliveries, fate, "why", pause_us, each.line)
-        for each in events
-    ]
-    await store.report_events(SERVICE, reports)
+    return await in_any_order(store, sink)
 
 
 def subjects(events: list[LeasedEvent]) -> list[tuple[str, str]]:
@@ -71,18 +58,18 @@ async def test_events_of_one_operation_come_one_after_the_other(telling: Sequenc
     assert subjects(first) == sorted(of(hand, "in_doubt") + of(neighbour, "completed"))
     assert await leased(other) == []
     mine = [each for each in first if each.event.operation_id == str(hand.operation_id)]
-    await report(store, *mine, fate=EventFate.PUT_OFF, pause_us=microseconds(100))
+    await report(store, *mine, EventFate.PUT_OFF, pause_seconds=100)
     await database.advance(99)
     assert subjects(await leased(other)) == of(neighbour, "completed")
     await database.advance(2)
     (again,) = await leased(store)
     assert (again.event.type, again.tries) == (EventType.IN_DOUBT, 2)
-    await report(store, again)
+    await report(store, again, EventFate.PUBLISHED)
     for type_ in ("completed", "resolved"):
         (event,) = await leased(other)
         assert subjects([event]) == of(hand, type_)
         assert await leased(store) == []
-        await report(other, event)
+        await report(other, event, EventFate.PUBLISHED)
     assert await leased(store) == []
 
 
@@ -90,21 +77,21 @@ async def test_a_dead_event_is_passed_and_comes_last_when_it_is_delivered_again(
     store, other = telling
     await do(store, hand := Hand(), Hand.claim, Hand.abandon, Hand.prove)
     (dead,) = await leased(store)
-    await report(store, dead, fate=EventFate.DEAD)
+    await report(store, dead, EventFate.DEAD)
     (second,) = await leased(other)
     assert subjects([second]) == of(hand, "completed")
     assert await store.redeliver_event(SERVICE, dead.event.id, ORDERED) == 1
     assert await leased(store) == []
     found = [second]
     for _ in range(2):
-        await report(store, found[-1])
+        await report(store, found[-1], EventFate.PUBLISHED)
         found += await leased(other)
     assert [each.event.type for each in found] == [EventType.COMPLETED, EventType.RESOLVED, EventType.IN_DOUBT]
-    await report(store, found[-1])
+    await report(store, found[-1], EventFate.PUBLISHED)
     # Alone in its line, it goes at once.
     await do(store, lone := Hand(), Hand.claim, Hand.complete)
     (event,) = await leased(store)
-    await report(store, event, fate=EventFate.DEAD)
+    await report(store, event, EventFate.DEAD)
     assert await store.redeliver_event(SERVICE, event.event.id, None) == 1
     assert subjects(await leased(store)) == of(lone, "completed")
 
@@ -126,7 +113,7 @@ async def test_the_operations_of_a_lane_share_one_line(telling: Sequence[Store],
         (event,) = events
         keys.add(event.event.attributes()["partitionkey"])
         found += subjects([event])
-        await report(other, event)
+        await report(other, event, EventFate.PUBLISHED)
     assert found == expected
     assert len(keys) == 1
 
@@ -138,7 +125,7 @@ async def test_what_is_written_while_the_one_before_it_is_reported_gets_its_turn
     await do(store, Hand(), in_lane(lane))
     for _ in range(40):
         (head,) = await leased(other)
-        await asyncio.gather(do(store, hand := Hand(), in_lane(lane)), report(other, head))
+        await asyncio.gather(do(store, hand := Hand(), in_lane(lane)), report(other, head, EventFate.PUBLISHED))
         (event,) = await leased(store)
         assert subjects([event]) == of(hand, "accepted")
-        await report(store, event, fate=EventFate.PUT_OFF)
+        await report(store, event, EventFate.PUT_OFF)

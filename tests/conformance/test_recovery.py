@@ -8,14 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Applied, Audit, Event, Fenced, State, in_doubt_since_us, microseconds
+from gateway.core.operation import Audit, Event, State, in_doubt_since_us, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, AuditEntry, RecoveryLease, RecoveryState
+from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, RecoveryLease
+from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import (
-    ANSWER,
     LEASE_SECONDS,
     LEASE_US,
-    OTHER_ANSWER,
     PENDING,
     RESOURCE,
     Hand,
@@ -56,8 +55,12 @@ async def take(store: Store, hand: Hand, *, is_urgent: bool = False) -> Recovery
 async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> None:
     """Since the first attempt whose effect is not known ended, reported or lapsed; later ones do not change that."""
 
-    async def leases(hand: Hand) -> float:
-        """How long it has been in doubt, in leases."""
+    async def leases(pause: float, *speeches: Speech, is_swept: bool = False) -> float:
+        """How long it has been in doubt, in leases, after a pause of so many and what is said then."""
+        await database.advance(pause * LEASE_SECONDS)
+        if is_swept:
+            await sweep_all(store)
+        await do(store, hand, *speeches)
         assert await state(store, hand) is State.IN_DOUBT
         found = (hand.snapshot.now_us - in_doubt_since_us(hand.record)) / LEASE_US
         oldest = (await store.tally()).oldest_in_doubt_seconds / LEASE_SECONDS
@@ -65,59 +68,39 @@ async def test_since_when_it_is_in_doubt(store: Store, database: Database) -> No
         return round(2 * found) / 2
 
     await do(store, hand := Hand(), Hand.claim)
-    await database.advance(LEASE_SECONDS / 2)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 0
-    await database.advance(LEASE_SECONDS)
-    await sweep_all(store)
-    assert await leases(hand) == 1
+    assert await leases(0.5, Hand.abandon) == 0
+    assert await leases(1, is_swept=True) == 1
     await do(store, hand, Hand.takeover)
-    await database.advance(LEASE_SECONDS / 2)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 1.5
+    assert await leases(0.5, Hand.abandon) == 1.5
     await do(store, hand, Hand.takeover)
-    await database.advance(1.5 * LEASE_SECONDS)
-    assert await leases(hand) == 3
-    await sweep_all(store)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 3
+    assert await leases(1.5) == 3
+    assert await leases(0, Hand.abandon, is_swept=True) == 3
     await do(store, hand, Hand.disprove, Hand.retry)
-    await database.advance(1.5 * LEASE_SECONDS)
-    assert await leases(hand) == 0.5
-    await sweep_all(store)
-    await do(store, hand, Hand.abandon)
-    assert await leases(hand) == 0.5
+    assert await leases(1.5) == 0.5
+    assert await leases(0, Hand.abandon, is_swept=True) == 0.5
     await do(store, hand, Hand.prove)
-
-
-async def recovery(store: Store, hand: Hand) -> RecoveryState:
-    """What is kept of the questions about it, and there is something."""
-    return await store.recovery(hand.operation_id)
 
 
 async def pass_floor(database: Database) -> None:
     await database.advance(PROBE_FLOOR_US / 1_000_000)
 
 
-async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store) -> None:
-    """Twenty who ask at once through two gateways, some in a skip_delay, get one lease."""
+async def test_of_many_probers_one_gets_the_lease(store: Store, other_store: Store, database: Database) -> None:
+    """Of twenty who ask at once through two gateways, some in a skip_delay. One that never comes back keeps the others
+    out until its time is over by the store's clock, and one of them gets it then."""
     hand = await in_doubt(store)
-    asked = await asyncio.gather(
-        *(ask((store, other_store)[index % 2], hand, is_urgent=index % 3 == 0) for index in range(PROBERS))
-    )
-    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 0)]
-    assert await ask(other_store, hand, is_urgent=True) is None
 
+    async def granted(*, some_urgent: bool) -> list[RecoveryLease]:
+        askers = [((store, other_store)[n % 2], some_urgent and n % 3 == 0) for n in range(PROBERS)]
+        asked = [ask(each, hand, is_urgent=is_urgent) for each, is_urgent in askers]
+        return [lease for lease in await asyncio.gather(*asked) if lease is not None]
 
-async def test_a_lease_lapses_by_the_stores_clock(store: Store, other_store: Store, database: Database) -> None:
-    """A prober that never comes back keeps the others out until its time is over, and one of them gets it then."""
-    hand = await in_doubt(store)
-    await take(store, hand)
+    assert await granted(some_urgent=True) == [RecoveryLease(hand.operation_id, hand.token, 0)]
     await database.advance(RECOVERY_LEASE_SECONDS / 2)
     assert await ask(other_store, hand, is_urgent=True) is None
     await database.advance(RECOVERY_LEASE_SECONDS / 2)
-    asked = await asyncio.gather(*(ask((store, other_store)[index % 2], hand) for index in range(PROBERS)))
-    assert [lease for lease in asked if lease is not None] == [RecoveryLease(hand.operation_id, hand.token, 1, 1)]
+    (lease,) = await granted(some_urgent=False)
+    assert lease == RecoveryLease(hand.operation_id, hand.token, 1, lease.background_tries)
 
 
 async def test_who_waits_gets_it_although_put_off(store: Store, other_store: Store, database: Database) -> None:
@@ -144,7 +127,7 @@ async def test_nobody_asks_again_at_once(store: Store, other_store: Store, datab
         for urgency in (False, True):
             assert await ask(other_store, hand, is_urgent=urgency) is None
         await pass_floor(database)
-        assert turn + 1 == (await recovery(store, hand)).tries
+        assert turn + 1 == (await store.recovery(hand.operation_id)).tries
 
 
 async def test_who_waits_lengthens_no_pause(store: Store, database: Database) -> None:
@@ -164,20 +147,20 @@ async def test_what_the_last_question_came_to(store: Store, other_store: Store, 
     hand = await in_doubt(store)
     assert await store.recovery(hand.operation_id) is None
     lease = await take(store, hand)
-    asking = await recovery(other_store, hand)
+    asking = await other_store.recovery(hand.operation_id)
     assert (asking.token, asking.tries, asking.asked_us, asking.finding) == (hand.token, 1, 0, "")
     assert asking.held_until_us > (await store.read(hand.operation_id)).now_us
     await store.put_off(lease, PAUSE_US, FINDING)
-    asked = await recovery(other_store, hand)
+    asked = await other_store.recovery(hand.operation_id)
     assert (asked.tries, asked.held_until_us, asked.finding) == (1, 0, FINDING)
     assert asked.put_off_until_us - asked.asked_us == PAUSE_US
     await pass_floor(database)
     await take(store, hand, is_urgent=True)
-    again = await recovery(store, hand)
+    again = await store.recovery(hand.operation_id)
     assert (again.tries, again.asked_us, again.finding) == (2, asked.asked_us, FINDING)
     await do(store, hand, Hand.takeover, Hand.abandon)
     await take(store, hand)
-    anew = await recovery(store, hand)
+    anew = await store.recovery(hand.operation_id)
     assert (anew.token, anew.tries, anew.asked_us, anew.finding) == (hand.token, 1, 0, "")
 
 
@@ -195,31 +178,26 @@ async def test_a_lease_that_is_over_takes_nothing_from_the_next(store: Store, da
     assert (await take(store, hand)).tries == 2
 
 
-NOT_IN_DOUBT: dict[str, tuple[Speech, ...]] = {
-    "absent": (),
-    "claimed": (Hand.claim,),
-    "renewed": (Hand.claim, Hand.renew),
-    "completed": (Hand.claim, Hand.complete),
-    "released": (Hand.claim, Hand.release),
-    "tombstone": (Hand.claim, Hand.complete, Hand.purge),
-    "taken-over": (Hand.claim, Hand.abandon, Hand.takeover),
-    "proven": (Hand.claim, Hand.abandon, Hand.prove),
-    "disproved": (Hand.claim, Hand.abandon, Hand.disprove),
-}
-
-
-@pytest.mark.parametrize("speeches", NOT_IN_DOUBT.values(), ids=NOT_IN_DOUBT)
-async def test_only_doubt_is_recovered(speeches: tuple[Speech, ...], store: Store) -> None:
-    """In every other state nobody gets the lease, however urgent."""
-    await do(store, hand := Hand(), *speeches)
-    assert await ask(store, hand, is_urgent=True) is None
+@pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
+async def test_doubt_alone_is_recovered(is_swept: bool, store: Store, database: Database) -> None:
+    """Of every kind of record, a lapse too, whether or not a sweep has written that down; in every other state nobody
+    gets the lease, however urgent."""
+    hands = await one_of_every_kind(store, database)
+    if is_swept:
+        await sweep_all(store)
+    for name, hand in hands.items():
+        is_doubt = await state(store, hand) is State.IN_DOUBT
+        assert (await ask(store, hand, is_urgent=True) is not None) is is_doubt, name
+    await sweep_all(store)
+    for name, hand in hands.items():
+        assert await ask(store, hand, is_urgent=True) is None, name
 
 
 async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database: Database) -> None:
     """Nobody gets the lease with another token than the record's; a doubt after a takeover is another one."""
     hand = await in_doubt(store)
-    assert await store.recover(hand.operation_id, hand.stale_token, RECOVERY_LEASE_US, is_urgent=True) is None
-    assert await store.recover(hand.operation_id, hand.future_token, RECOVERY_LEASE_US, is_urgent=True) is None
+    for token in (hand.stale_token, hand.future_token):
+        assert await store.recover(hand.operation_id, token, RECOVERY_LEASE_US, is_urgent=True) is None
     first = await take(store, hand)
     await do(store, hand, Hand.takeover, Hand.abandon)
     assert await store.recover(hand.operation_id, first.token, RECOVERY_LEASE_US, is_urgent=True) is None
@@ -228,21 +206,6 @@ async def test_only_the_doubt_that_was_read_is_recovered(store: Store, database:
     # The first one's is over, and it cannot touch the second's.
     await store.put_off(first, PAUSE_US, FINDING)
     assert await ask(store, hand, is_urgent=True) is None
-
-
-@pytest.mark.parametrize("is_swept", [False, True], ids=["unswept", "swept"])
-async def test_a_lapse_is_a_doubt_to_recover(is_swept: bool, store: Store, database: Database) -> None:
-    """A claim whose lease is over can be recovered, whether or not a sweep has written that down; before, it cannot."""
-    await do(store, hand := Hand(), Hand.claim)
-    assert await ask(store, hand, is_urgent=True) is None
-    await database.advance(LEASE_SECONDS)
-    if is_swept:
-        await sweep_all(store)
-    lease = await take(store, hand)
-    await sweep_all(store)
-    assert await ask(store, hand, is_urgent=True) is None
-    await store.put_off(lease, PAUSE_US, FINDING)
-    assert await ask(store, hand) is None
 
 
 async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Database) -> None:
@@ -259,38 +222,6 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
     await sweep_all(store)
     await take(store, hand)
     assert (await store.read(hand.operation_id)).record == before
-
-
-async def test_the_latest_audits_of_all_operations(store: Store) -> None:
-    """They are found page by page, the latest first, with what each operation shows of its own."""
-    hands = [await in_doubt(store) for _ in range(3)]
-    for hand in hands:
-        await do(store, hand, Hand.prove)
-    first = await store.latest_audits(None, 2)
-    (last,) = await store.latest_audits(first[-1].number, 2)
-    latest = [*first, last]
-    assert [each.operation_id for each in latest] == [hand.operation_id for hand in reversed(hands)]
-    for each in latest:
-        assert [each.entry] == await store.audits(each.operation_id)
-    assert await store.latest_audits(last.number, 2) == []
-
-
-async def test_a_prober_and_the_holder_at_once_leave_one_answer(store: Store, other_store: Store) -> None:
-    """Whichever of the two comes first is the record, and only a prober who came first is written down."""
-    for _ in range(10):
-        hand = await in_doubt(store)
-        proof = hand.prove()
-        _, late = await asyncio.gather(ask(other_store, hand), store.apply(hand.complete()))
-        assert isinstance(late, Applied)
-        assert isinstance(await other_store.apply(proof), Fenced)
-    for _ in range(10):
-        hand = await in_doubt(store)
-        await take(other_store, hand)
-        proven, late = await asyncio.gather(other_store.apply(hand.prove()), store.apply(hand.complete()))
-        assert isinstance(proven, Applied) != isinstance(late, Applied)
-        record = (await store.read(hand.operation_id)).record
-        assert record.response == (OTHER_ANSWER if isinstance(proven, Applied) else ANSWER)
-        assert len(await store.audits(hand.operation_id)) == isinstance(proven, Applied)
 
 
 async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:
@@ -326,10 +257,6 @@ async def test_leases_of_doubts_that_are_over_are_cleared_away(store: Store, dat
     assert not (await store.sweep(3)).more
 
 
-def who_and_why(audits: list[AuditEntry]) -> list[tuple[Event, str, str]]:
-    return [(entry.event, entry.who, entry.why) for entry in audits]
-
-
 async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: Store, database: Database) -> None:
     """Each change says when it was made, by whom, why and on which token; the oldest comes first."""
     await do(store, hand := Hand(), Hand.claim, Hand.abandon)
@@ -343,17 +270,26 @@ async def test_whoever_ends_a_doubt_is_written_down(store: Store, other_store: S
     await do(store, hand, lambda hand: replace(hand.purge(), audit=Audit("bo é", "")))
     await do(store, hand, lambda hand: replace(hand.erase(), audit=Audit("", "line\nbreak 'quoted' {x,y}")))
     audits = await store.audits(hand.operation_id)
-    assert who_and_why(audits) == [
-        (Event.DISPROVE, "ana", "not in the ledger"),
-        (Event.PROVE, "probe", "GET /charges/1: 200"),
-        (Event.PURGE, "bo é", ""),
-        (Event.ERASE, "", "line\nbreak 'quoted' {x,y}"),
+    assert [(each.event, each.who, each.why, each.token) for each in audits] == [
+        (Event.DISPROVE, "ana", "not in the ledger", doubted),
+        (Event.PROVE, "probe", "GET /charges/1: 200", hand.token),
+        (Event.PURGE, "bo é", "", hand.token),
+        (Event.ERASE, "", "line\nbreak 'quoted' {x,y}", hand.token),
     ]
-    assert [entry.token for entry in audits] == [doubted, hand.token, hand.token, hand.token]
-    assert [entry.at_us for entry in audits[:2]] == [first_us, second_us]
-    assert sorted(entry.at_us for entry in audits) == [entry.at_us for entry in audits]
+    times = [entry.at_us for entry in audits]
+    assert times == sorted(times)
+    assert times[:2] == [first_us, second_us]
     assert await other_store.audits(hand.operation_id) == audits
     assert await store.audits(uuid4()) == []
+    # Those of all operations are found page by page, the latest first.
+    await do(store, other := await in_doubt(store), Hand.prove)
+    (first,) = await other_store.latest_audits(None, 1)
+    assert (first.operation_id, [first.entry]) == (other.operation_id, await store.audits(other.operation_id))
+    second, third = await other_store.latest_audits(first.number, 2)
+    assert [(each.operation_id, each.entry) for each in (second, third)] == [
+        (hand.operation_id, entry) for entry in reversed(audits[2:])
+    ]
+    assert len(await other_store.latest_audits(third.number, 10)) == 2
 
 
 async def test_audits_outlive_their_record_and_not_for_ever(database: Database) -> None:
@@ -387,20 +323,22 @@ async def test_what_was_made_is_known_until_nothing_was(store: Store) -> None:
         assert await state(store, hand) is not State.ABSENT
         return hand.record.resource
 
-    doubted = (Hand.claim, Hand.abandon)
+    doubted, kept = (Hand.claim, Hand.abandon), (Hand.accept, Hand.dispatch, Hand.abandon)
     assert await made(Hand.claim) is None
-    assert await made(*doubted) == PENDING
-    assert await made(*doubted, Hand.takeover) == PENDING
-    assert await made(*doubted, Hand.takeover, lambda hand: replace(hand.abandon(), resource=None)) == PENDING
-    assert await made(*doubted, Hand.complete) == RESOURCE
-    assert await made(*doubted, lambda hand: replace(hand.complete(), resource=None)) == PENDING
-    assert await made(*doubted, Hand.takeover, lambda hand: replace(hand.complete_grant(), resource=None)) == PENDING
-    assert await made(*doubted, Hand.prove) == PENDING
-    assert await made(*doubted, lambda hand: replace(hand.prove(), resource=RESOURCE), Hand.purge) == RESOURCE
+    for *then, wanted in (
+        (PENDING,),
+        (Hand.takeover, PENDING),
+        (Hand.takeover, lambda hand: replace(hand.abandon(), resource=None), PENDING),
+        (Hand.complete, RESOURCE),
+        (lambda hand: replace(hand.complete(), resource=None), PENDING),
+        (Hand.takeover, lambda hand: replace(hand.complete_grant(), resource=None), PENDING),
+        (Hand.prove, PENDING),
+        (lambda hand: replace(hand.prove(), resource=RESOURCE), Hand.purge, RESOURCE),
+    ):
+        assert await made(*doubted, *then) == wanted
     for ended in (Hand.release, Hand.forget, Hand.disprove):
         assert await made(*doubted, ended) is None
         assert await made(*doubted, ended, Hand.retry) is None
-    kept = (Hand.accept, Hand.dispatch, Hand.abandon)
     assert await made(*kept) == PENDING
     for ended in (Hand.postpone, Hand.bury, Hand.reinstate):
         assert await made(*kept, ended) is None

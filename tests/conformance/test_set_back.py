@@ -9,10 +9,10 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Fenced, State, microseconds
 from gateway.store.base import Store
-from gateway.store.operations import EventFate, EventReport, Query, Swept
+from gateway.store.operations import EventFate, Query, Swept
 from tests.conformance.hand import DELIVER_SECONDS, LEASE_SECONDS, POSTPONE_SECONDS, SERVICE, Hand, do, state
 from tests.conformance.stores import Database
-from tests.conformance.test_events import ALL, leased, telling
+from tests.conformance.test_events import leased, report, telling
 from tests.conformance.test_kept_requests import CHARGES, ids
 from tests.conformance.test_retention import sweep_all
 
@@ -30,17 +30,16 @@ by = pytest.mark.parametrize("back_seconds", [3.0, 900.0, DAY_SECONDS], ids=["3 
 @by
 async def test_the_key_of_a_dead_holder(store: Store, database: Database, back_seconds: float) -> None:
     """Once it was swept, it is in doubt when a lease of its own length is over: found, counted and resolved."""
-    first, renewed, over = Hand(), Hand(), Hand()
-    for hand in (first, renewed, over):
+    first, renewed, over = hands = [Hand() for _ in range(3)]
+    for hand in hands:
         await do(store, hand, Hand.claim)
     await do(store, renewed, lambda hand: replace(hand.renew(), lease_us=microseconds(LEASE_SECONDS)))
     await do(store, over, Hand.abandon, Hand.takeover)
     database.set_back(back_seconds)
     assert await sweep_all(store) == Swept()
-    await database.advance(LEASE_SECONDS - 1)
-    assert [await state(store, hand) for hand in (first, renewed, over)] == [State.CLAIMED] * 3
-    await database.advance(1)
-    assert [await state(store, hand) for hand in (first, renewed, over)] == [State.IN_DOUBT] * 3
+    for pause_seconds, wanted in ((LEASE_SECONDS - 1, State.CLAIMED), (1, State.IN_DOUBT)):
+        await database.advance(pause_seconds)
+        assert [await state(store, hand) for hand in hands] == [wanted] * 3
     assert len(await store.find(IN_DOUBT)) == 3
     assert dict((await store.tally()).in_doubt) == {"create_payment": 3}
     assert await sweep_all(store) == Swept(lapsed=3)
@@ -87,15 +86,14 @@ async def test_what_was_in_doubt_is_found_and_counts_from_now(store: Store, data
 @by
 async def test_a_probe_that_was_put_off(store: Store, database: Database, back_seconds: float) -> None:
     """Its pause is over, and so is the lease of a prober that died."""
-    put_off, held = Hand(), Hand()
-    for hand in (put_off, held):
+    put_off, *_ = hands = [Hand() for _ in range(2)]
+    for hand in hands:
         await do(store, hand, Hand.claim, Hand.abandon)
         lease = await store.recover(hand.operation_id, hand.token, microseconds(90), is_urgent=False)
-        assert lease is not None
         if hand is put_off:
             await store.put_off(lease, microseconds(600), "404")
     database.set_back(back_seconds)
-    for hand in (put_off,) if back_seconds < 90 else (put_off, held):
+    for hand in hands[:1] if back_seconds < 90 else hands:
         assert hand.operation_id in ids(await store.find(RECOVERABLE))
         assert await store.recover(hand.operation_id, hand.token, microseconds(90), is_urgent=False) is not None
 
@@ -132,8 +130,7 @@ async def test_events_from_before(telling: Store, database: Database, back_secon
     hands = [Hand() for _ in range(3)]
     await do(telling, hands[0], Hand.claim, Hand.complete)
     (put_off,) = await leased(telling)
-    report = EventReport(ALL, put_off.event.id, put_off.tries, put_off.redeliveries, EventFate.PUT_OFF, "503")
-    await telling.report_events(SERVICE, [replace(report, pause_us=microseconds(3_600))])
+    await report(telling, put_off, EventFate.PUT_OFF, "503", pause_seconds=3_600)
     await do(telling, hands[1], Hand.claim, Hand.complete)
     assert len(await leased(telling)) == 1
     await do(telling, hands[2], Hand.claim, Hand.complete)
@@ -141,8 +138,7 @@ async def test_events_from_before(telling: Store, database: Database, back_secon
     assert len(await leased(telling, number=2)) == 2
     (last,) = await leased(telling)
     assert await leased(telling) == []
-    report = EventReport(ALL, last.event.id, last.tries, last.redeliveries, EventFate.PUT_OFF, "503")
-    await telling.report_events(SERVICE, [replace(report, pause_us=microseconds(20))])
+    await report(telling, last, EventFate.PUT_OFF, "503", pause_seconds=20)
     assert await leased(telling) == []
     await database.advance(20)
     assert len(await leased(telling)) == 1

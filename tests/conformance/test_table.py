@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,14 +11,19 @@ from gateway.core.lifecycle import ROWS
 from gateway.core.operation import State
 from gateway.store.base import Store
 from tests.conformance.cases import HISTORIES, MOVES, PAUSES, SPEECHES, play
-from tests.conformance.hand import increasing
+from tests.conformance.hand import Speech, increasing
 from tests.conformance.pair import Pair
 from tests.conformance.stores import Database
 from tests.support.memory_store import ManualClock
 
 
 async def play_pairs(
-    history: tuple[str, ...], pairs: list[Pair], store: Store, database: Database, clock: ManualClock
+    history: tuple[str, ...],
+    pairs: list[Pair],
+    store: Store,
+    database: Database,
+    clock: ManualClock,
+    said: Callable[[Speech], Speech] = lambda move: move,
 ) -> None:
     """Play the history on all of them, move by move, so that a store that batches has something to batch."""
     for name in history:
@@ -26,7 +32,7 @@ async def play_pairs(
             clock.advance(PAUSES[name])
             await asyncio.gather(*(pair.look(store) for pair in pairs))
         else:
-            await asyncio.gather(*(pair.say(store, MOVES[name]) for pair in pairs))
+            await asyncio.gather(*(pair.say(store, said(MOVES[name])) for pair in pairs))
 
 
 @pytest.mark.parametrize("history", HISTORIES)

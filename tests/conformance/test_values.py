@@ -11,7 +11,7 @@ import pytest
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Applied, Claim, Complete, Fingerprint, Identity, ProbeTarget
 from gateway.store.base import Store
-from tests.conformance.hand import ANSWER, LEASE_US, OTHER_ANSWER, REMEMBER_US, REPLAY_US, Hand, do, new_identity
+from tests.conformance.hand import LEASE_US, REMEMBER_US, REPLAY_US, Hand, do, new_identity
 
 MIB = 1024 * 1024
 
@@ -34,12 +34,14 @@ RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("name", RESPONSES)
-async def test_an_answer_comes_back_byte_for_byte(name: str, store: Store, other_store: Store) -> None:
-    """The recorded response is the one that was given, in the result, in a read, and in another gateway's read."""
-    await do(store, hand := Hand(), Hand.claim, lambda hand: hand.complete(RESPONSES[name]))
-    for snapshot in (hand.snapshot, await store.read(hand.operation_id), await other_store.read(hand.operation_id)):
-        assert snapshot.record.response == RESPONSES[name]
+async def test_an_answer_comes_back_byte_for_byte(store: Store, other_store: Store) -> None:
+    """The recorded response is the one that was given first, in the result, in a read, and in another gateway's read,
+    whatever its holder says afterwards."""
+    for name, response in RESPONSES.items():
+        await do(store, hand := Hand(), Hand.claim, lambda hand, response=response: hand.complete(response))
+        await do(store, hand, Hand.complete)
+        for snapshot in (hand.snapshot, await store.read(hand.operation_id), await other_store.read(hand.operation_id)):
+            assert snapshot.record.response == response, name
 
 
 IDENTITIES = {
@@ -56,30 +58,16 @@ IDENTITIES = {
 }
 
 
-@pytest.mark.parametrize("name", IDENTITIES)
-async def test_an_identity_comes_back_as_given(name: str, store: Store) -> None:
+async def test_an_identity_comes_back_as_given(store: Store) -> None:
     """Names, digests, holder and fingerprint are kept as they are, whatever they contain."""
-    fingerprint = Fingerprint(bytes(range(64)), b"\x00" * 32, b"\xff" * 32, "ключ-1" if name == "long" else "")
-    claim = Claim(IDENTITIES[name], uuid4(), "höst:" + "h" * 500, fingerprint, LEASE_US)
-    result = await store.apply(claim)
-    assert isinstance(result, Applied)
-    for snapshot in (result.snapshot, await store.read(claim.identity.operation_id)):
-        assert snapshot.record.identity == claim.identity
-        assert snapshot.record.fingerprint == fingerprint
-        assert snapshot.record.holder == claim.holder
-        assert snapshot.record.attempt_id == claim.attempt_id
-
-
-async def test_answers_recorded_at_once_are_not_mixed_up(store: Store) -> None:
-    """Fifty operations that complete together each keep their own answer."""
-    hands = [Hand() for _ in range(50)]
-    for hand, result in zip(hands, await asyncio.gather(*(store.apply(hand.claim()) for hand in hands)), strict=True):
-        hand.see(hand.claim(), result)
-    answers = [StoredResponse(200 + n, b"", ((b"N", b"%d" % n),), b"%d" % n * n) for n in range(50)]
-    await asyncio.gather(*(store.apply(hand.complete(answer)) for hand, answer in zip(hands, answers, strict=True)))
-    for hand, answer in zip(hands, answers, strict=True):
-        snapshot = await store.read(hand.operation_id)
-        assert snapshot.record.response == answer
+    for name, identity in IDENTITIES.items():
+        fingerprint = Fingerprint(bytes(range(64)), b"\x00" * 32, b"\xff" * 32, "ключ-1" if name == "long" else "")
+        claim = Claim(identity, uuid4(), "höst:" + "h" * 500, fingerprint, LEASE_US)
+        result = await store.apply(claim)
+        assert isinstance(result, Applied)
+        for record in (result.snapshot.record, (await store.read(identity.operation_id)).record):
+            kept = record.identity, record.fingerprint, record.holder, record.attempt_id
+            assert kept == (identity, fingerprint, claim.holder, claim.attempt_id), name
 
 
 def _claim_of(number: int) -> Claim:
@@ -98,39 +86,34 @@ def _answer_of(number: int) -> StoredResponse:
     return StoredResponse(200 + number, b"Reason %d" % number, location, b"%d" % number if number else None)
 
 
+SAID_AT_ONCE = {
+    "alike": [3] * 6,
+    "alike and bare": [0] * 6,
+    "some bare": [0, 3, 0, 3, 3, 0],
+    "one full": [3, 0, 0, 0, 0, 0],
+    "one other": [3, 3, 3, 3, 3, 4],
+}
+
+
 @pytest.mark.parametrize("is_at_hand", [True, False], ids=["granted", "forgotten"])
-@pytest.mark.parametrize(
-    "numbers",
-    [[3] * 6, [0] * 6, [0, 3, 0, 3, 3, 0], [3, 0, 0, 0, 0, 0], [3, 3, 3, 3, 3, 4]],
-    ids=["alike", "alike-and-bare", "some-bare", "one-full", "one-other"],
-)
-async def test_what_is_said_at_once_is_kept_for_each(numbers: list[int], is_at_hand: bool, store: Store) -> None:
+async def test_what_is_said_at_once_is_kept_for_each(is_at_hand: bool, store: Store) -> None:
     """Operations that are claimed and completed together keep what was said of each, be it alike or not."""
-    claims = [_claim_of(number) for number in numbers]
-    answers = []
-    for claim, number, granted in zip(
-        claims, numbers, await asyncio.gather(*(store.apply(claim) for claim in claims)), strict=True
-    ):
-        record = granted.snapshot.record
-        assert record.lease_until_us - record.claimed_us == claim.lease_us
-        answers.append(
+    for how, numbers in SAID_AT_ONCE.items():
+        claims = [_claim_of(number) for number in numbers]
+        granted = [found.snapshot.record for found in await asyncio.gather(*map(store.apply, claims))]
+        assert [each.lease_until_us - each.claimed_us for each in granted] == [each.lease_us for each in claims], how
+        answers = [
             Complete(
-                claim.identity.operation_id, record.token, claim.attempt_id, _answer_of(number),
+                record.identity.operation_id, record.token, record.attempt_id, _answer_of(number),
                 REPLAY_US + number, REMEMBER_US + number, granted=record if is_at_hand else None,
             )
-        )  # fmt: skip
-    await asyncio.gather(*(store.apply(answer) for answer in answers))
-    for claim, answer in zip(claims, answers, strict=True):
-        record = (await store.read(answer.operation_id)).record
-        assert (record.identity, record.attempt_id, record.holder) == (claim.identity, claim.attempt_id, claim.holder)
-        assert (record.fingerprint, record.probe) == (claim.fingerprint, claim.probe)
-        assert (record.response, record.completed_us is not None) == (answer.response, True)
-        assert record.replay_until_us - (record.completed_us or 0) == answer.replay_us
-        assert record.remember_until_us - (record.completed_us or 0) == answer.remember_us
-
-
-async def test_a_repeated_completion_keeps_the_first_answer(store: Store) -> None:
-    """Whoever completes twice under one attempt gets the answer that was recorded first."""
-    hand = Hand()
-    await do(store, hand, Hand.claim, lambda hand: hand.complete(ANSWER), lambda hand: hand.complete(OTHER_ANSWER))
-    assert hand.record.response == ANSWER
+            for record, number in zip(granted, numbers, strict=True)
+        ]  # fmt: skip
+        await asyncio.gather(*map(store.apply, answers))
+        for claim, answer in zip(claims, answers, strict=True):
+            record = (await store.read(answer.operation_id)).record
+            assert (record.identity, record.attempt_id) == (claim.identity, claim.attempt_id), how
+            said = record.holder, record.fingerprint, record.probe, record.response
+            assert said == (claim.holder, claim.fingerprint, claim.probe, answer.response), how
+            ends = record.replay_until_us - record.completed_us, record.remember_until_us - record.completed_us
+            assert ends == (answer.replay_us, answer.remember_us), how

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -24,17 +24,24 @@ KEEP_SECONDS = WITNESS_KEEP_US / 1_000_000
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[WitnessFiles]:
-    files = WitnessFiles(tmp_path / "witness")
+    with opened_files(tmp_path / "witness") as files:
+        yield files
+
+
+@contextmanager
+def opened_files(directory: Path) -> Iterator[WitnessFiles]:
+    """Those of one worker of the host."""
+    files = WitnessFiles(directory)
     files.open()
-    yield files
-    files.close()
+    try:
+        yield files
+    finally:
+        files.close()
 
 
-@asynccontextmanager
-async def opened(database: Database, files: WitnessFiles) -> AsyncIterator[Store]:
+def opened(database: Database, files: WitnessFiles) -> AbstractAsyncContextManager[Store]:
     """A started store that notes what it acknowledges."""
-    async with started(database.open_store(files)) as store:
-        yield store
+    return started(database.open_store(files))
 
 
 def noted(files: WitnessFiles) -> int:
@@ -53,15 +60,15 @@ async def check_kept(store: Store, files: WitnessFiles) -> None:
 async def test_what_is_acknowledged_is_noted(database: Database, files: WitnessFiles) -> None:
     """Each change raises a number, which is noted when its caller hears; what changes nothing raises none."""
     async with opened(database, files) as store:
-        hand, other = Hand(), Hand()
+        hand = Hand()
         for speech in (Hand.claim, Hand.renew, Hand.complete, Hand.purge, Hand.erase):
             before = noted(files)
             await do(store, hand, speech)
             assert noted(files) > before
             await check_kept(store, files)
-        await do(store, other, Hand.claim)
+        await do(store, other := Hand(), Hand.claim)
         before = noted(files)
-        assert not isinstance(await store.apply(replace(Hand().claim(), identity=other.claim().identity)), Applied)
+        assert not isinstance(await store.apply(replace(Hand().claim(), identity=other.script.identity)), Applied)
         await store.read(other.operation_id)
         assert noted(files) == before
 
@@ -71,10 +78,9 @@ async def test_a_command_that_took_effect_before_is_noted(database: Database, fi
     async with opened(database, files) as store:
         hand = Hand()
         for speech in (Hand.claim, Hand.complete):
-            command = speech(hand)
-            hand.see(command, await store.apply(command))
+            await do(store, hand, speech)
             before = noted(files)
-            assert isinstance(await store.apply(command), Applied)
+            assert isinstance(await store.apply(hand.last), Applied)
             assert noted(files) > before
             await check_kept(store, files)
 
@@ -85,14 +91,10 @@ async def lacking(database: Database, files: WitnessFiles) -> AsyncIterator[tupl
     async with opened(database, files) as store:
         await do(store, hand := Hand(), Hand.claim)
         identity = (await store.check_memory()).identity
-    neighbour = WitnessFiles(files._directory)
-    neighbour.open()
-    try:
+    with opened_files(files._directory) as neighbour:
         lost = WitnessNote(uuid4(), 1, hand.snapshot.now_us, 0, memory_digest(identity))
         neighbour.write(0, lost)
         yield hand, lost
-    finally:
-        neighbour.close()
 
 
 async def test_a_store_that_lacks_what_it_acknowledged(database: Database, files: WitnessFiles) -> None:
@@ -133,13 +135,10 @@ async def test_a_store_that_lacks_what_it_acknowledged_can_be_looked_at(
 
 async def test_the_files_of_workers_that_ended_are_removed(database: Database, files: WitnessFiles) -> None:
     """As soon as a later acknowledgement of a living one is on the disk, and not before; the living keep theirs."""
-    ended, neighbour = WitnessFiles(files._directory), WitnessFiles(files._directory)
-    for each in (ended, neighbour):
-        each.open()
-    async with opened(database, ended) as store:
-        await do(store, Hand(), Hand.claim)
-    ended.close()
-    try:
+    with opened_files(files._directory) as ended:
+        async with opened(database, ended) as store:
+            await do(store, Hand(), Hand.claim)
+    with opened_files(files._directory):
         async with opened(database, files) as store:
             files.sync()
             assert len(list(files._directory.iterdir())) == 3
@@ -148,8 +147,6 @@ async def test_the_files_of_workers_that_ended_are_removed(database: Database, f
             files.sync()
             assert len(list(files._directory.iterdir())) == 2
             await check_kept(store, files)
-    finally:
-        neighbour.close()
 
 
 async def test_witnesses_that_nobody_raises_are_removed(database: Database, files: WitnessFiles) -> None:
@@ -157,9 +154,7 @@ async def test_witnesses_that_nobody_raises_are_removed(database: Database, file
     async with opened(database, files) as store:
         await do(store, Hand(), Hand.claim)
         links = [note.link for note in files.read().notes]
-        await database.advance(KEEP_SECONDS + 1)
-        await store.sweep(100)
-        assert set((await store.check_memory(links)).witnesses) == set(links)
-        await database.advance(KEEP_SECONDS + 1)
-        await store.sweep(100)
-        assert (await store.check_memory(links)).witnesses == {}
+        for left in (set(links), set()):
+            await database.advance(KEEP_SECONDS + 1)
+            await store.sweep(100)
+            assert set((await store.check_memory(links)).witnesses) == left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from uuid import UUID
 
@@ -16,7 +16,8 @@ from tests.simulation.loop import Process
 
 
 class Disk:
-    """What a host keeps: entries by file and row, and which process has which file open."""
+    """What a host keeps: entries by file and row, which process has which file open, and what was last seen of the
+    durable store; for that it stands where `SeenFile` does."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[int, JournalEntry]] = {}
@@ -27,13 +28,18 @@ class Disk:
         self.seen: Seen | None = None
         self.attempts: list[AttemptNotes] = []
 
+    def read(self) -> Seen | None:
+        return self.seen
+
+    def write(self, seen: Seen) -> None:
+        self.seen = seen
+
 
 class AttemptNotes:
     """What the attempts of one process have sent. Stands where `AttemptFiles` does."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
-        self._disk = disk
-        self._process = process
+        self._disk, self._process = disk, process
         self._places = count(1)
         self._unsent: dict[int, MarkedAttempt] = {}
         self._sent: dict[int, MarkedAttempt] = {}
@@ -72,19 +78,6 @@ class AttemptNotes:
         pass
 
 
-class SeenNote:
-    """What was last seen of the durable store. Stands where `SeenFile` does."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    def read(self) -> Seen | None:
-        return self._disk.seen
-
-    def write(self, seen: Seen) -> None:
-        self._disk.seen = seen
-
-
 class DiskJournal:
     """The journal of one process. Satisfies `Journal`."""
 
@@ -102,7 +95,8 @@ class DiskJournal:
         return JournalTally(waiting, sum(name in self._open for name, _, _ in self._disk.refused))
 
     def holds(self, operation_id: UUID) -> bool:
-        return any(_is_of(operation_id, self._disk.files[name].values()) for name in self._open)
+        waiting = (entry for name in self._open for entry in self._disk.files[name].values())
+        return any(entry.command.operation_id == operation_id for entry in waiting)
 
     async def outcomes(self, operation_id: UUID) -> list[KeptOutcome]:
         await self._write()
@@ -129,11 +123,7 @@ class DiskJournal:
 
     async def waiting(self, after: EntryId | None, *, limit: int, bytes_max: int) -> list[JournalEntry]:
         await self._write()
-        found = sorted(
-            (entry.entry_id.file, entry.entry_id.row)
-            for name in self._open
-            for entry in self._disk.files[name].values()
-        )
+        found = sorted((name, row) for name in self._open for row in self._disk.files[name])
         place = ("", 0) if after is None else (after.file, after.row)
         behind = [each for each in found if each > place][:limit]
         return [self._disk.files[name][row] for name, row in behind if name == behind[0][0]]
@@ -177,23 +167,10 @@ class DiskJournal:
         await self._process.take_turn(self._weather.hop_seconds() / 2)
 
 
-def _is_of(operation_id: UUID, entries: Iterable[JournalEntry]) -> bool:
-    return any(entry.command.operation_id == operation_id for entry in entries)
-
-
 def _kept(entry: JournalEntry, memory: str, *, is_refused: bool) -> KeptOutcome:
-    command = entry.command
-    about = KeptEntry(
-        command.operation_id,
-        command.token,
-        EVENT_OF[type(command)].value,
-        entry.route,
-        # Never over: the clocks of a run are its own.
-        journaled_us=wall_clock_us(),
-        status=None,
-        body_bytes=None,
-        refused_us=0 if is_refused else None,
-        refused_why=None,
-    )
+    command, refused_us = entry.command, 0 if is_refused else None
+    said = command.operation_id, command.token, EVENT_OF[type(command)].value, entry.route
+    # Never over: the clocks of a run are its own.
+    about = KeptEntry(*said, wall_clock_us(), status=None, body_bytes=None, refused_us=refused_us, refused_why=None)
     claim = command.granted if isinstance(command, Complete) else None
     return KeptOutcome(entry.entry_id, about, command, claim, memory)

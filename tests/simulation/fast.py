@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from gateway.store.watching import Watchers
 from tests.simulation import loop
 from tests.simulation.faults import Weather
 from tests.simulation.history import NoteRead
-from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.loop import Process
 
 T = TypeVar("T")
 
@@ -42,43 +42,35 @@ class _Note:
     since: float
 
 
-@dataclass(slots=True)
 class FastServer:
     """What the gateways share."""
 
-    weather: Weather
-    entries: dict[UUID, _Entry] = field(default_factory=dict)
-    era: int = 1
-    generation: str | None = None
-    down_until: float = 0.0
-    slow_until: float = 0.0
-    drivers: list[FastDriver] = field(default_factory=list)
-    saved: dict[UUID, _Entry] = field(default_factory=dict)
-    note: _Note | None = None
-    saved_note: _Note | None = None
-
-    @property
-    def loop(self) -> SimulatedLoop:
-        return self.weather.loop
+    def __init__(self, weather: Weather) -> None:
+        self.weather, self.loop = weather, weather.loop
+        self.drivers: list[FastDriver] = []
+        self.era = 1
+        self.generation: str | None = None
+        self.down_until = self.slow_until = 0.0
+        self.entries: dict[UUID, _Entry] = {}
+        self.note: _Note | None = None
+        self.save()
 
     @property
     def is_down(self) -> bool:
         return self.loop.time() < self.down_until
 
-    def flush(self) -> None:
-        self.entries.clear()
-        self.note = None
-        self._lose_era()
-
     def save(self) -> None:
         self.saved, self.saved_note = dict(self.entries), self.note
 
+    def flush(self) -> None:
+        self._begin_with({}, None)
+
     def restore(self) -> None:
         """Come back with what there was at the last save: what was purged since then is back."""
-        self.entries, self.note = dict(self.saved), self.saved_note
-        self._lose_era()
+        self._begin_with(dict(self.saved), self.saved_note)
 
-    def _lose_era(self) -> None:
+    def _begin_with(self, entries: dict[UUID, _Entry], note: _Note | None) -> None:
+        self.entries, self.note = entries, note
         self.era += 1
         self.generation = None
 
@@ -92,11 +84,10 @@ class FastServer:
         return self.era
 
     def get(self, operation_id: UUID, era: int) -> Snapshot | None:
-        entry = self._entry(operation_id)
-        if entry is None or entry.era != self.era or era != self.era:
+        entry, now = self.entries.get(operation_id), self.loop.time()
+        if entry is None or entry.expires <= now or not entry.era == self.era == era:
             return None
-        left_us = microseconds(entry.expires - self.loop.time())
-        return Snapshot(entry.record, entry.record.replay_until_us - left_us)
+        return Snapshot(entry.record, entry.record.replay_until_us - microseconds(entry.expires - now))
 
     def put(self, record: Record, expires: float, era: int) -> None:
         operation_id = record.identity.operation_id
@@ -120,28 +111,15 @@ class FastServer:
                 return False
             self.note = _Note(seen, self.loop.time())
             return True
-        is_compared = held.seen.identity == compared
         links = {note.link: note for note in held.seen.acknowledged}
         for note in seen.acknowledged:
             if note.link not in links or note.number > links[note.link].number:
                 links[note.link] = note
-        self.note = _Note(
-            replace(
-                held.seen,
-                token=max(held.seen.token, seen.token),
-                former=seen.former if is_compared else held.seen.former,
-                acknowledged=tuple(links.values()),
-            ),
-            held.since,
-        )
+        former = seen.former if held.seen.identity == compared else held.seen.former
+        token = max(held.seen.token, seen.token)
+        kept = replace(held.seen, token=token, former=former, acknowledged=tuple(links.values()))
+        self.note = _Note(kept, held.since)
         return True
-
-    def _entry(self, operation_id: UUID) -> _Entry | None:
-        entry = self.entries.get(operation_id)
-        if entry is not None and entry.expires <= self.loop.time():
-            del self.entries[operation_id]
-            return None
-        return entry
 
 
 class FastDriver:
@@ -152,12 +130,10 @@ class FastDriver:
         self._server, self._clock, self._process = server, clock, process
         self._weather, self._loop = server.weather, server.loop
         self._line = _Line(server, process)
-        self._up = False
-        self._era = 0
-        self._era_known = 0.0
+        self.up, self._why_down = False, ""
+        self._era, self._era_known = 0, 0.0
         self._watchers = Watchers()
         self._change_listeners: list[Callable[[bool, str], None]] = []
-        self._why_down = ""
         self._purge_listeners: list[Callable[[UUID], None]] = []
         # Of the durable store, as it was last told; and what the server has to be told. Nothing yet is no generation.
         self._bound: str | None = None
@@ -165,10 +141,6 @@ class FastDriver:
         self._forgotten = 0
         self._keeper: asyncio.Task[None] | None = None
         self._gets: set[asyncio.Task[Any]] = set()
-
-    @property
-    def up(self) -> bool:
-        return self._up
 
     def on_change(self, listener: Callable[[bool, str], None]) -> None:
         self._change_listeners.append(listener)
@@ -205,25 +177,21 @@ class FastDriver:
         await asyncio.gather(*ending, return_exceptions=True)
         if self in self._server.drivers:
             self._server.drivers.remove(self)
-        self._up = False
+        self.up = False
 
     async def get(self, operation_id: UUID) -> Snapshot | None:
         task = asyncio.current_task()
-        assert task is not None
         self._gets.add(task)
         try:
-            return await self._get(operation_id)
+            server, era = self._server, await self._known_era()
+            held_era, snapshot = await self._ask(GET_SECONDS, lambda: (server.era, server.get(operation_id, era)))
+            if era != self._era:
+                return None
+            if held_era != era:
+                await self._look()
+            return snapshot
         finally:
             self._gets.discard(task)
-
-    async def _get(self, operation_id: UUID) -> Snapshot | None:
-        server, era = self._server, await self._known_era()
-        held_era, snapshot = await self._ask(GET_SECONDS, lambda: (server.era, server.get(operation_id, era)))
-        if era != self._era:
-            return None
-        if held_era != era:
-            await self._look()
-        return snapshot
 
     async def put(self, snapshot: Snapshot, started_seconds: float) -> None:
         record = snapshot.record
@@ -249,19 +217,17 @@ class FastDriver:
         await self._ask(PUT_SECONDS, lambda: self._server.tell_purge(operation_id))
 
     async def _known_era(self) -> int:
-        if self._up and not self._era:
+        if self.up and not self._era:
             await self._look()
-        if not self._up or not self._era:
+        if not self.up or not self._era:
             raise NotApplied("the fast tier is down")
         return self._era
 
     async def announce(self, operation_id: UUID) -> None:
         await self._ask(PUT_SECONDS, lambda: self._server.announce(operation_id))
 
-    @asynccontextmanager
-    async def watch(self, operation_id: UUID) -> AsyncIterator[Watch]:
-        async with self._watchers.watch(operation_id) as watch:
-            yield watch
+    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
+        return self._watchers.watch(operation_id)
 
     def hear_purge(self, operation_id: UUID) -> None:
         self._hear(self._tell_purge, operation_id)
@@ -270,7 +236,7 @@ class FastDriver:
         self._hear(self._watchers.announce, operation_id)
 
     def _hear(self, listener: Callable[[UUID], None], operation_id: UUID) -> None:
-        if self._up and not self._weather.happens("news_lost", self._process.name):
+        if self.up and not self._weather.happens("news_lost", self._process.name):
             self._process.deliver(self._weather.hop_seconds(), listener, operation_id)
 
     def _tell_purge(self, operation_id: UUID) -> None:
@@ -294,7 +260,7 @@ class FastDriver:
         self._set_up(True, "")
 
     async def _ask(self, seconds: float, execute: Callable[[], T]) -> T:
-        if not self._up:
+        if not self.up:
             raise NotApplied("the fast tier is down")
         return await self._exchange(seconds, execute)
 
@@ -306,9 +272,9 @@ class FastDriver:
             raise
 
     def _set_up(self, up: bool, why: str) -> None:
-        if (up, why) == (self._up, self._why_down):
+        if (up, why) == (self.up, self._why_down):
             return
-        self._up, self._why_down = up, why
+        self.up, self._why_down = up, why
         for listener in self._change_listeners:
             listener(up, why)
 
@@ -361,12 +327,8 @@ class _Line:
             raise NotApplied("the fast tier did not answer") from None
 
     def _serve(self, waiting: asyncio.Future[T], execute: Callable[[], T], is_lost_after: bool) -> None:
-        back, broken = self._weather.hop_seconds(), NotApplied("the fast tier broke off")
-        if self._server.is_down:
-            self._process.deliver(back, loop.fail, waiting, broken)
-            return
-        value = execute()
-        if is_lost_after:
-            self._process.deliver(back, loop.fail, waiting, broken)
-        else:
-            self._process.deliver(back, loop.answer, waiting, value)
+        back, is_broken = self._weather.hop_seconds(), self._server.is_down
+        value = None if is_broken else execute()
+        broken = NotApplied("the fast tier broke off") if is_broken or is_lost_after else None
+        ended = (loop.answer, waiting, value) if broken is None else (loop.fail, waiting, broken)
+        self._process.deliver(back, *ended)

@@ -81,14 +81,9 @@ class Weather:
 
     def store_fate(self, gateway: str, timeout_seconds: float, lease_seconds: float) -> StoreFate:
         there, back = self.hop_seconds(), self.hop_seconds()
-        if self.is_calm:
-            return StoreFate(there, back)
-        if self.happens("store_refused", gateway):
-            return StoreFate(there, back, "refused")
-        if self.happens("store_lost_before", gateway, timeout_seconds):
-            return StoreFate(there, back, "before")
-        if self.happens("store_lost_after", gateway, timeout_seconds):
-            return StoreFate(there, back, "after")
+        for loss, seconds in (("refused", 0.0), ("lost_before", timeout_seconds), ("lost_after", timeout_seconds)):
+            if self.happens(f"store_{loss}", gateway, seconds):
+                return StoreFate(there, back, loss)
         if self.climate.store_late and self.dice.random() < self.climate.store_late:
             seconds = self.dice.uniform(0.2, 2.5) * lease_seconds
             self.note("store_late", seconds, gateway)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final
 
 import yaml
 
@@ -26,24 +27,20 @@ from gateway.observe.facts import (
     LoopStalled,
     OperationClaimed,
     OperationSettled,
-    RequestAnswered,
     WriteRefused,
 )
 from gateway.protect.reply import RequestCut
 from gateway.protect.request import Request, Untouched
 from gateway.store.base import StoreError
-from gateway.store.files import AttemptFiles
-from gateway.store.journal.journal import SqliteJournal
-from gateway.store.memory.epoch import SeenFile
 from gateway.upstream import Upstream
 from tests.simulation.clocks import Wall
-from tests.simulation.disk import AttemptNotes, Disk, DiskJournal, SeenNote
+from tests.simulation.disk import AttemptNotes, Disk, DiskJournal
 from tests.simulation.fast import FastDriver, FastNote, FastServer
 from tests.simulation.history import Life
 from tests.simulation.link import Link, LinkClient
-from tests.simulation.loop import NumberedTask, Process
-from tests.simulation.store import ENCRYPTION_KEY, Database, Durable
-from tests.simulation.upstream import RESPONSE_BYTES_MAX, Client, Service, current_call
+from tests.simulation.loop import Process
+from tests.simulation.store import Database, Durable
+from tests.simulation.upstream import Client, Service, current_call
 from tests.simulation.wire import Body, Connection
 
 REGIONS = ("eu", "us")
@@ -51,136 +48,42 @@ REGIONS = ("eu", "us")
 _EDGE_GRACE_SECONDS = 1.0
 
 
-def _probing(name: str) -> dict[str, Any]:
-    path = f"/{name}?operation={{operation_id}}"
-    return {"probe": {"path": path, "done": [{"status": [200]}], "never_happened": [{"status": [404]}]}}
-
-
-ROUTES: dict[str, dict[str, Any]] = {
-    "charge": {"outcome": {"preset": "payments"}},
-    "order": {"outcome": {"preset": "standard"}, "retention": {"replay": "12s", "remember": "25s"}},
-    "note": {"outcome": {"preset": "success_only"}, "retention": {"replay": "10s", "remember": "10s"}},
-    "pay": {"outcome": {"preset": "payments"}, "recovery": "resend"},
-    "book": {
-        "outcome": {"preset": "payments"},
-        "retention": {"replay": "5m", "remember": "10m"},
-        "recovery": _probing("book"),
-    },
-    # Slow work, which outlives its first lease; long runs have it.
-    "haul": {
-        "outcome": {"preset": "payments"},
-        "upstream": {"answer_within": "40s", "response_timeout": "50s"},
-        "retention": {"replay": "60s", "remember": "120s"},
-    },
-    # Accepted now and delivered later, where the caller prefers that.
-    "mail": {
-        "outcome": {"preset": "standard"},
-        "accept": {"identity": "unverified"},
-        "retention": {"replay": "24h", "remember": "48h"},
-        "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
-    },
-    "ship": {
-        "outcome": {"preset": "payments"},
-        "accept": {"identity": "unverified", "max_pending_per_scope": 4},
-        "retention": {"replay": "24h", "remember": "48h"},
-        "recovery": _probing("ship"),
-    },
-    # Delivered in the order of acceptance; a dead letter stops the next ones, or is passed.
-    "move": {
-        "outcome": {"preset": "payments"},
-        "accept": {"mode": "always", "identity": "unverified"},
-        "order": {"by": "/account"},
-        "retention": {"replay": "24h", "remember": "48h"},
-        "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
-        "recovery": _probing("move"),
-    },
-    "post": {
-        "outcome": {"preset": "standard"},
-        "accept": {"mode": "always", "identity": "unverified"},
-        "order": {"by": "/account", "on_stop": "skip"},
-        "retention": {"replay": "24h", "remember": "48h"},
-        "dead_letter": {"on_repeat": "requeue", "requeue_after": "2s"},
-    },
-    # What a caller sends again under another key is refused, however long ago it was in a run, and accepted or not.
-    "buy": {
-        "outcome": {"preset": "payments"},
-        "accept": {"identity": "unverified"},
-        "repeats": {"action": "refuse", "within": "2d"},
-    },
-    "ping": {"outcome": {"preset": "standard"}, "store_unavailable": "forward", "key": {"required": False}},
-}
-
-
+_TEXT: Final = Path(__file__).with_name("gateway.yaml").read_text()
 # What is over several keys is kept by one store.
-_OF_ONE_STORE = ("order", "repeats")
+_OF_ONE_STORE: Final = ("order", "repeats")
 
 
 @cache
 def configuration(region: str = "") -> Config:
     """What the gateways of a run are told, of one region if there are several."""
-    routes = [
+    document: dict[str, Any] = yaml.safe_load(_TEXT)
+    every = document.pop("every_route")
+    document["routes"] = [
         {
-            "name": name,
-            "match": {"path": f"/{name}"},
-            "scope": {"header": "X-Tenant", "from": "any"},
-            "in_flight": {"wait": "2s", "max_wait": "4s", "max_waiters": 4},
-            "response": {"max_stored_bytes": RESPONSE_BYTES_MAX},
-            **{section: value for section, value in settings.items() if not region or section not in _OF_ONE_STORE},
-            "key": {"header": "Idempotency-Key", "required": True} | settings.get("key", {}),
+            **every,
+            **{section: value for section, value in route.items() if not region or section not in _OF_ONE_STORE},
+            "match": {"path": f"/{route['name']}"},
+            "key": every["key"] | route.get("key", {}),
         }
-        for name, settings in ROUTES.items()
+        for route in document["routes"]
     ]
-    document: dict[str, Any] = {
-        "service": "shop",
-        "listen": "127.0.0.1:0",
-        "state_dir": "/nowhere",
-        "upstream": {"url": "http://service", "answer_within": "3s", "response_timeout": "8s"},
-        "store": {
-            "durable": "sqlite:////nowhere/operations.db",
-            "lease": "6s",
-            "clear_keys": True,
-            "cache_max_age": "5s",
-            "cache_bytes": "1MiB",
-            "journal_grace": "3s",
-            # Longer than any run, wherever the store's clock jumps: what was forgotten stays so.
-            "amnesia_window": "3h",
-        },
-        "shutdown": {"drain_timeout": "4s"},
-        "secrets": {
-            "fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"},
-            "identity_key": {"id": "k1", "key": "5" * 64},
-            "encryption": [{"id": ENCRYPTION_KEY.id, "key": ENCRYPTION_KEY.key.hex()}],
-        },
-        "delivery": {
-            "schedule": ["200ms", "1s", "3s"],
-            "deliver_within": "30s",
-            "max_answers": 4,
-            "breaker": {"open": "1s", "max_open": "4s"},
-        },
-        "routes": routes,
-    }
     if region:
         homes = [{"name": name, "url": f"https://{name}"} for name in REGIONS]
         document["regions"] = {"here": region, "homes": homes, "key": "7" * 64}
     return parse(yaml.safe_dump(document, sort_keys=False))
 
 
+Links = Mapping[str, Link]
+
+
 class SimulatedGateway:
     """One name behind which gateways come and go."""
 
     def __init__(
-        self,
-        name: str,
-        database: Database,
-        fast: FastServer | None,
-        service: Service,
-        *,
-        wall: Wall,
-        region: str = "",
-        links: Mapping[str, Link] | None = None,
+        self, name: str, database: Database, fast: FastServer | None, service: Service, wall: Wall, links: Links
     ) -> None:
         """`wall` is what other regions hear of its clock. `links` lead to them."""
-        self.name, self.region, self.wall, self.links = name, region, wall, links or {}
+        self.name, self.region, self.wall, self.links = name, database.region, wall, links
         self.database, self.fast, self.service, self.disk = database, fast, service, Disk()
         self.weather = weather = database.weather
         self.loop, self.history = weather.loop, weather.history
@@ -193,11 +96,6 @@ class SimulatedGateway:
             self.disk.seen = None
         self.life = GatewayLife(self, f"{self.name}.{len(self._lives) + 1}")
         self._lives.append(self.life)
-
-    def crash(self) -> None:
-        """End it as `kill -9` does."""
-        if self.life is not None:
-            self.life.crash()
 
     def freeze(self, seconds: float) -> None:
         """SIGSTOP for whatever lives under this name."""
@@ -234,10 +132,8 @@ class GatewayLife:
         self._loop = house.loop
         self._began = house.loop.time()
         self.process = house.loop.add_process(house.name)
-        self.is_listening = False
-        self.is_leaving = False
-        self._connections: dict[NumberedTask, Connection] = {}
-        self._accepted: set[int] = set()
+        self.is_listening = self.is_leaving = False
+        self._connections: dict[asyncio.Task[None], Connection] = {}
         self._upkeep: list[asyncio.Task[None]] = []
         self._commands: set[asyncio.Task[Changed | Refused]] = set()
         self.over: asyncio.Future[None] = house.loop.create_future()
@@ -256,28 +152,25 @@ class GatewayLife:
             holder=self._holder,
             durable=Durable(house.database, self.process),
             fast=None if house.fast is None else FastDriver(house.fast, self.process, clock),
-            seen_file=cast(SeenFile, SeenNote(house.disk)),
+            seen_file=house.disk,
             shared_note=shared_note,
             ring=key_ring(config),
-            attempt_files=cast(AttemptFiles, AttemptNotes(house.disk, self.process)),
-            journal=cast(SqliteJournal, self._journal),
+            attempt_files=AttemptNotes(house.disk, self.process),
+            journal=self._journal,
             clock=clock,
             wall_seconds=house.wall,
         )
         self._parts = Parts(config, environment, Events(self._hear), self._upstream)
-        self.coordinator = self._parts.coordinator
         self._routes = {route.name: route for route in self._parts.routes}
         self._operations = operations_on(config, self._parts.store, no_journal)
 
     def _upstream(self, settings: asked.Upstream) -> Upstream:
         house, link = self._house, self._house.links.get(settings.url.host)
         make = partial(Client, house.service) if link is None else partial(LinkClient, link)
-        return cast(Upstream, make(self.process, house.weather, settings))
+        return make(self.process, house.weather, settings)
 
     def _hear(self, fact: Fact) -> None:
         match fact:
-            case RequestAnswered():
-                heard = "answered", fact.verdict.value
             case OperationClaimed():
                 heard = "claimed", str(fact.token)
             case OperationSettled():
@@ -298,9 +191,6 @@ class GatewayLife:
         self.is_listening = True
         if not is_store_there:
             await self._parts.keep_starting()
-
-    def crash(self) -> None:
-        self._end("crashed")
 
     def drain(self) -> asyncio.Task[None]:
         """SIGTERM."""
@@ -328,7 +218,7 @@ class GatewayLife:
             # Of one that was killed meanwhile only the interpreter goes on, to take it apart.
             if self.process.is_alive:
                 self._house.history.errors.append(f"a drain failed: {error!r}")
-        self._end("drained", unsaid, self._leftovers())
+        self.end("drained", unsaid, self._leftovers())
 
     async def _drain_in_order(self) -> int:
         self._parts.stop_upkeep()
@@ -347,17 +237,18 @@ class GatewayLife:
 
     def _leftovers(self) -> tuple[str, ...]:
         tasks = [task for task in self.process.unfinished if task is not asyncio.current_task()]
+        parts = self._parts
         found = {
-            "runs": self.coordinator.in_flight,
-            "waiters": self.coordinator.waiters,
-            "pursuits": len(self._parts.claiming.pursuits),
-            "leases": len(self._parts.leases.held),
-            "forwards": 0 if self._parts.regions is None else self._parts.regions.in_progress,
+            "runs": parts.coordinator.in_flight,
+            "waiters": parts.coordinator.waiters,
+            "pursuits": len(parts.claiming.pursuits),
+            "leases": len(parts.leases.held),
+            "forwards": 0 if parts.regions is None else parts.regions.in_progress,
         }
         names = [getattr(task.get_coro(), "__qualname__", "?") for task in tasks]
         return (*(f"{count} {name}" for name, count in found.items() if count), *names)
 
-    def _end(self, ending: str, unsaid: int = 0, leftovers: tuple[str, ...] = ()) -> None:
+    def end(self, ending: str, unsaid: int = 0, leftovers: tuple[str, ...] = ()) -> None:
         self.is_listening = False
         self.process.kill()
         now = self._loop.time()
@@ -367,22 +258,26 @@ class GatewayLife:
             self._house.life = None
         self.over.set_result(None)
         for connection in list(self._connections.values()):
-            self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
+            self._break_off(connection)
+
+    def _break_off(self, connection: Connection) -> None:
+        """The client sees it a moment later."""
+        self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def accept(self, connection: Connection, body: Body) -> None:
         if not self.is_listening:
-            self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
+            self._break_off(connection)
             return
         call = current_call.set(connection.call.number)
-        task = cast(NumberedTask, self._loop.create_task(self._serve(connection, body)))
+        task = self._loop.create_task(self._serve(connection, body))
         current_call.reset(call)
         self._connections[task] = connection
         task.add_done_callback(self._served)
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        connection = self._connections.pop(cast(NumberedTask, task))
+        connection = self._connections.pop(task)
         self._loop.world.deliver(1.0, connection.break_off)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._house.history.errors.append(f"a handler failed: {error!r}")
@@ -393,7 +288,7 @@ class GatewayLife:
         route = self._routes[call.route]
         incoming = Request(connection.head, body, connection.hop)
         try:
-            answer = await self.coordinator.respond(incoming, route)
+            answer = await self._parts.coordinator.respond(incoming, route)
             if isinstance(answer, Untouched):
                 verdict = answer.verdict
                 reply = await self._parts.forward(answer.request, connection, route, verdict)
@@ -402,7 +297,7 @@ class GatewayLife:
                     return
                 answer = replace(reply, verdict=reply.verdict or verdict)
         except (RequestCut, ClientGone):
-            self._loop.world.deliver(self._house.weather.hop_seconds(), connection.break_off)
+            self._break_off(connection)
             return
         call.left_gateway = self._loop.time()
         await connection.write(answer)

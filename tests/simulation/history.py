@@ -46,8 +46,29 @@ class Answer:
         return self.header("x-nonce")
 
 
+class Asked:
+    """What is asked for by a client's call, and by what a gateway sends for it."""
+
+    __slots__ = ()
+    route: str
+    scope: str
+    key: str
+    target: str
+    body: bytes
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Which operation it is about."""
+        return self.route, self.scope, self.key
+
+    @property
+    def request(self) -> tuple[str, bytes]:
+        """What is asked for; the rest of a request may be spelt in many ways."""
+        return self.target, self.body
+
+
 @dataclass(slots=True)
-class Call:
+class Call(Asked):
     """One request of a client. `answer` None: none came, or the client did not wait for it.
 
     `gave_up`: the client went before its answer was whole. `reached_gateway` is when a gateway took it in,
@@ -70,19 +91,9 @@ class Call:
     gave_up: bool = False
     is_async: bool = False
 
-    @property
-    def subject(self) -> tuple[str, str, str]:
-        """Which operation it is about."""
-        return self.route, self.scope, self.key
-
-    @property
-    def request(self) -> tuple[str, bytes]:
-        """What is asked for; the rest of a request may be spelt in many ways."""
-        return self.target, self.body
-
 
 @dataclass(slots=True)
-class Sent:
+class Sent(Asked):
     """A request that left a gateway, and what the upstream made of it: its own journal.
 
     `sent` is when its first byte could leave, `received` when the upstream had all of it, `effect` when it took effect.
@@ -114,14 +125,6 @@ class Sent:
     is_kept_whole: bool = True
     is_closed: bool = False
     is_protected: bool = True
-
-    @property
-    def subject(self) -> tuple[str, str, str]:
-        return self.route, self.scope, self.key
-
-    @property
-    def request(self) -> tuple[str, bytes]:
-        return self.target, self.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,7 @@ class View:
 class Change:
     """One transition: a command's, or a sweep's, whose event is `sweep`.
 
-    `before` is as it was written, not settled. `token` and `attempt` are those that the command named, if any;
-    `lease_us` is the lease that it asked for.
+    `before` is as it was written, not settled. `token` and `attempt` are those that the command named, if any.
     """
 
     number: int
@@ -172,7 +174,6 @@ class Change:
     attempt: str | None = None
     read_token: int | None = None
     fingerprint: bytes | None = None
-    lease_us: int | None = None
     region: str = ""
     """Whose store it is."""
 
@@ -196,7 +197,6 @@ class Forward:
 class StoreCall:
     """A question to the durable store. `changes` are those that it made; `acknowledged` is when its answer arrived."""
 
-    number: int
     gateway: str
     verb: str
     operation_id: str | None
@@ -267,7 +267,6 @@ class Terms:
     wait_seconds_max: float
     answer_within_seconds: float
     store_timeout_seconds: float
-    waiters_max: int
     stored_bytes_max: int = 1024
     resent: frozenset[str] = frozenset()
     """Routes on which an operation in doubt is sent again, because the service deduplicates."""
@@ -318,8 +317,6 @@ class History:
     region_of: dict[str, str] = field(default_factory=dict)
     final: dict[str, View] = field(default_factory=dict)
     events: list[EventRow] = field(default_factory=list)
-    tally: dict[str, int] = field(default_factory=dict)
-    calm_from: float = 0.0
     ended: float = 0.0
     rounds: int = 0
 

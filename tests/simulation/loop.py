@@ -27,11 +27,11 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -156,15 +156,9 @@ class Process:
         while left := self.unfinished:
             self._tasks = []
             for task in left:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task._log_destroy_pending = False
                 with suppress(BaseException):
-                    self.context.run(_close, task)
-
-
-def _close(task: asyncio.Task[Any]) -> None:
-    coroutine = task.get_coro()
-    if isinstance(coroutine, Coroutine | Generator):
-        coroutine.close()
+                    self.context.run(task.get_coro().close)
 
 
 def answer(future: asyncio.Future[Any], value: object = None) -> None:
@@ -180,11 +174,6 @@ def fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 _process: ContextVar[Process] = ContextVar("process")
-
-
-def current_process() -> Process:
-    """The process as which the caller runs."""
-    return _process.get()
 
 
 def running_process() -> Process | None:
@@ -224,10 +213,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     async def _bury_all(self) -> None:
         others = [process for process in self._everybody if process is not self.world]
-        for process in others:
-            process.kill()
-        for process in others:
-            process.bury()
+        for end in (Process.kill, Process.bury):
+            for process in others:
+                end(process)
 
     def moment_after(self, delay_seconds: float) -> float:
         """The tick at which a delay from now is over."""
@@ -247,15 +235,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context.get(_process, self.world).add_ready(handle)
         return handle
 
-    def call_soon_threadsafe(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
-
-    def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+    call_soon_threadsafe = call_soon
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -279,13 +259,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """It is passed over when its time comes."""
 
     def _make_task(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-        **options: Any,
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> NumberedTask:
-        task = NumberedTask(cast("Coroutine[Any, Any, Any]", coro), loop=self, **options)
-        current_process().adopt(task)
+        task = NumberedTask(coro, loop=self, **options)
+        _process.get().adopt(task)
         return task
 
     def _complain(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
@@ -293,26 +270,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         self.rounds += 1
-        now = self._now
-        due: list[Process] = []
-        earliest = NEVER
-        for process in self._processes:
-            moment = process.soonest
-            if moment < process.frozen_until:
-                moment = process.frozen_until
-            if moment <= now:
-                due.append(process)
-            elif moment < earliest:
-                earliest = moment
-        if due:
-            if len(due) > 1:
-                self._order.shuffle(due)
-            for process in due:
-                # One of the others may have killed or frozen it.
-                if process.is_alive and process.frozen_until <= now:
-                    process.run_round(now, self._order)
-        elif earliest < NEVER:
-            self._now = earliest
+        due = self._due()
+        if not due:
             self._processes = [process for process in self._processes if process.is_alive]
-        else:
-            raise RuntimeError("everybody waits for ever")
+            self._now = min((max(each.soonest, each.frozen_until) for each in self._processes), default=NEVER)
+            if self._now == NEVER:
+                raise RuntimeError("everybody waits for ever")
+            due = self._due()
+        if len(due) > 1:
+            self._order.shuffle(due)
+        for process in due:
+            # One of the others may have killed or frozen it.
+            if process.is_alive and process.frozen_until <= self._now:
+                process.run_round(self._now, self._order)
+
+    def _due(self) -> list[Process]:
+        now = self._now
+        return [process for process in self._processes if process.soonest <= now and process.frozen_until <= now]

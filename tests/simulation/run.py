@@ -11,8 +11,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tests.simulation.auditor import audit
@@ -42,22 +42,8 @@ def repeat_line(seed: int, plan: Plan) -> str:
     return f"python -m tests.simulation.run --seed {seed}{' --calm' if plan.is_calm else ''}{load}"
 
 
-def judge(seed: int, plan: Plan = STORMY) -> list[str]:
-    """What is wrong under this seed."""
-    return audit(plan.run(seed))
-
-
-def _judge_pair(pair: tuple[int, Plan]) -> tuple[int, list[str]]:
-    return pair[0], judge(*pair)
-
-
-def _judged(seeds: range, plan: Plan, jobs: int) -> Iterator[tuple[int, list[str]]]:
-    pairs = [(seed, plan) for seed in seeds]
-    if jobs == 1:
-        yield from map(_judge_pair, pairs)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_judge_pair, pairs, chunksize=1 if plan.load_seconds else 20)
+def _judge(seed: int, plan: Plan) -> tuple[int, list[str]]:
+    return seed, audit(plan.run(seed))
 
 
 def _one(seed: int, plan: Plan, *, shows_trace: bool) -> int:
@@ -73,10 +59,12 @@ def _one(seed: int, plan: Plan, *, shows_trace: bool) -> int:
 
 def _many(seeds: range, plan: Plan, jobs: int) -> int:
     started, wrong = time.monotonic(), 0
-    for seed, faults in _judged(seeds, plan, jobs):
-        if faults:
-            wrong += 1
-            print(repeat_line(seed, plan), *faults, sep="\n  ", flush=True)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        chunk = 1 if plan.load_seconds else 20
+        for seed, faults in pool.imap(partial(_judge, plan=plan), seeds, chunksize=chunk):
+            if faults:
+                wrong += 1
+                print(repeat_line(seed, plan), *faults, sep="\n  ", flush=True)
     seconds = time.monotonic() - started
     print(f"{len(seeds)} seeds in {seconds:.1f} s ({len(seeds) / seconds:.0f} a second), {wrong} with faults")
     return 1 if wrong else 0

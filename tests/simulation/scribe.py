@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.simulation.history import (
     CLIENT_ADDRESS,
@@ -10,7 +11,6 @@ from tests.simulation.history import (
     Call,
     Change,
     EventRow,
-    Fields,
     History,
     Life,
     Sent,
@@ -22,41 +22,29 @@ from tests.simulation.history import (
 
 OPERATION = "11111111-1111-8111-8111-111111111111"
 EPOCH_US = 1_800_000_000_000_000
-REPLAY_SECONDS = 100.0
-REMEMBER_SECONDS = 200.0
-LEASE_SECONDS = 6.0
-CACHE_SECONDS = 5.0
+REPLAY_SECONDS, REMEMBER_SECONDS, LEASE_SECONDS = 100.0, 200.0, 6.0
 BODY = b'{"amount":1}'
-
-
-def blank() -> History:
-    """A history in which nothing happened."""
-    terms = Terms(
-        lease_seconds=LEASE_SECONDS,
-        cache_max_age_seconds=CACHE_SECONDS,
-        wait_seconds_max=4.0,
-        answer_within_seconds=3.0,
-        store_timeout_seconds=1.0,
-        waiters_max=4,
-        sinks={"ledger": False, "feed": True},
-    )
-    return History(0, terms, EPOCH_US, ended=60.0)
+TERMS = Terms(
+    lease_seconds=LEASE_SECONDS,
+    cache_max_age_seconds=5.0,
+    wait_seconds_max=4.0,
+    answer_within_seconds=3.0,
+    store_timeout_seconds=1.0,
+    sinks={"ledger": False, "feed": True},
+)
 
 
 class Scribe:
     """Adds what happens to one operation. Times are seconds of the run."""
 
     def __init__(self, history: History, operation_id: str = OPERATION, key: str = "k1") -> None:
-        self.history = history
-        self.operation_id = operation_id
-        self.key = key
+        self.history, self.operation_id, self.key = history, operation_id, key
         self.view: View | None = None
 
-    def change(self, at: float, event: str, after: View | None, **said: object) -> Change:
+    def change(self, at: float, event: str, after: View | None, **said: Any) -> Change:
         """A transition from the record as it stands, which is kept as it then is."""
-        number = len(self.history.changes)
-        at_us = self.history.store_us(at)
-        change = Change(number, self.operation_id, event, at, at_us, self.view, after, "g0", **said)  # type: ignore[arg-type]
+        number, at_us = len(self.history.changes), self.history.store_us(at)
+        change = Change(number, self.operation_id, event, at, at_us, self.view, after, "g0", **said)
         self.history.changes.append(change)
         self.view = after
         return change
@@ -64,9 +52,8 @@ class Scribe:
     def accept(self, at: float, token: int) -> Change:
         """The request is kept, to be delivered later."""
         until_us = self.history.store_us(at + REMEMBER_SECONDS)
-        after = View(
-            "accepted", token, f"a{token}", "accept", "", False, b"f", 0, 0, 0, is_kept=True, deliver_until_us=until_us
-        )
+        ends = {"lease_until_us": 0, "replay_until_us": 0, "remember_until_us": 0, "deliver_until_us": until_us}
+        after = View("accepted", token, f"a{token}", "accept", "", False, b"f", is_kept=True, **ends)
         return self.change(at, "accept", after, attempt=after.attempt, fingerprint=b"f")
 
     def claim(self, at: float, token: int, *, event: str = "claim") -> None:
@@ -79,20 +66,18 @@ class Scribe:
         if self.view is not None:
             after = replace(after, lane=self.view.lane, stops_lane=self.view.stops_lane)
         change = self.change(at, event, after, attempt=f"a{token}", read_token=read_token, fingerprint=b"f")
-        calls, times = self.history.store_calls, (at - 0.01, at, at + 0.01)
-        calls.append(StoreCall(len(calls), "g0", event, self.operation_id, *times, "Applied", "", change.number))
+        times = at - 0.01, at, at + 0.01
+        told = StoreCall("g0", event, self.operation_id, *times, "Applied", "", change.number)
+        self.history.store_calls.append(told)
 
-    def say(self, at: float, event: str, state: str, **different: object) -> Change:
+    def say(self, at: float, event: str, state: str, **different: Any) -> Change:
         """What the holder says of its attempt."""
-        assert self.view is not None
-        after = replace(
-            self.view, state=state, last_event=event, remember_until_us=self.history.store_us(at + REMEMBER_SECONDS)
-        )
-        return self.change(at, event, replace(after, **different), token=self.view.token, attempt=self.view.attempt)  # type: ignore[arg-type]
+        ends = {"remember_until_us": self.history.store_us(at + REMEMBER_SECONDS)}
+        after = replace(self.view, state=state, last_event=event, **(ends | different))
+        return self.change(at, event, after, token=self.view.token, attempt=self.view.attempt)
 
     def complete(self, at: float, nonce: str, *, event: str = "complete") -> Change:
         """The answer gets into the record."""
-        assert self.view is not None
         after = replace(
             self.view,
             state="completed",
@@ -144,7 +129,7 @@ class Scribe:
     def call(self, begun: float, verdict: str, nonce: str | None = None, status: int = 201) -> Call:
         """A client asks, and is answered a tenth of a second later."""
         at = begun + 0.1
-        headers: Fields = () if nonce is None else (("X-Nonce", nonce),)
+        headers = () if nonce is None else (("X-Nonce", nonce),)
         call = Call(
             number=len(self.history.calls),
             gateway="g0",
@@ -165,14 +150,13 @@ class Scribe:
 
 def well() -> tuple[History, Scribe]:
     """A charge that is executed once, answered, and replayed."""
-    history = blank()
+    history = History(0, TERMS, EPOCH_US, ended=60.0)
     scribe = Scribe(history)
     scribe.claim(1.0, 1)
     scribe.call(0.99, "stored", "n1")
     scribe.send(1.02, 1, "n1", 0)
     scribe.complete(1.06, "n1")
     scribe.call(2.0, "replayed", "n1")
-    assert scribe.view is not None
     history.final[OPERATION] = scribe.view
     history.lives.append(Life("g0", "g0.1", 0.0, 59.0, "drained"))
     return history, scribe

@@ -17,7 +17,6 @@ from gateway.core.operation import (
     Accept,
     Applied,
     Claim,
-    ClaimingCommand,
     Command,
     Record,
     Result,
@@ -75,7 +74,7 @@ class Database:
 
     def __init__(self, weather: Weather, *, region: str = "", first_token: int = 0) -> None:
         """`first_token`: far from that of another store, so that a token says in which of them it was granted."""
-        self._region = region
+        self.region = region
         self._loop, self._history, self.weather = weather.loop, weather.history, weather
         self.memory = Memory(clock=_Clock(weather.loop, weather.history), token=first_token)
         self.store = MemoryStore(self.memory, outbox=_OUTBOX)
@@ -111,11 +110,10 @@ class Database:
             return
         standby, memory = known[-1], self.memory
         records: dict[UUID, Record] = standby["records"]
-        for operation_id, record in memory.records.items():
-            if _differ(records.get(operation_id), record):
-                self._note(operation_id, "lost", record, records.get(operation_id), "standby")
-        for operation_id in records.keys() - memory.records.keys():
-            self._note(operation_id, "lost", None, records[operation_id], "standby")
+        for operation_id in (*memory.records, *(records.keys() - memory.records.keys())):
+            now_gone, before = memory.records.get(operation_id), records.get(operation_id)
+            if _differ(before, now_gone):
+                self._note(operation_id, "lost", now_gone, before, "standby")
         for name, value in standby.items():
             setattr(memory, name, value)
         memory.recovery_leases.clear()
@@ -135,18 +133,13 @@ class Database:
         is_time = before is not None and settle(before, self.memory.clock()) == after
         event = EVENT_OF[type(command)].value if isinstance(result, Applied) and not is_time else "settle"
         attempt = getattr(command, "attempt_id", getattr(command, "resolution_id", None))
-        change = self._note(
-            operation_id,
-            event,
-            before,
-            after,
-            gateway,
-            token=getattr(command, "token", None),
-            attempt=None if attempt is None else attempt.hex,
-            read_token=getattr(command, "read_token", None),
-            fingerprint=command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
-            lease_us=command.lease_us if isinstance(command, ClaimingCommand) else None,
-        )
+        said = {
+            "token": getattr(command, "token", None),
+            "attempt": None if attempt is None else attempt.hex,
+            "read_token": getattr(command, "read_token", None),
+            "fingerprint": command.fingerprint.digest if isinstance(command, Claim | Accept) else None,
+        }
+        change = self._note(operation_id, event, before, after, gateway, **said)
         self.announce(operation_id)
         return result, change
 
@@ -166,7 +159,6 @@ class Database:
 
     def events(self) -> list[EventRow]:
         """What is to be published, in the order of writing."""
-        waiting = sorted(self.memory.events.values(), key=lambda event: event.place)
         return [
             EventRow(
                 event.row.sink,
@@ -174,7 +166,7 @@ class Database:
                 int(event.published.attributes()["sequence"].partition(".")[0]),
                 None if event.row.line is None else event.row.line.hex(),
             )
-            for event in waiting
+            for event in sorted(self.memory.events.values(), key=lambda event: event.place)
         ]
 
     def listen(self, operation_id: UUID, process: Process, watch: LocalWatch) -> Callable[[], object]:
@@ -194,7 +186,7 @@ class Database:
         number, now = len(self._history.changes), self._loop.time()
         at_us = self._history.store_us(now)
         views = view(before), view(after)
-        change = Change(number, str(operation_id), event, now, at_us, *views, gateway, region=self._region, **said)
+        change = Change(number, str(operation_id), event, now, at_us, *views, gateway, region=self.region, **said)
         self._history.changes.append(change)
         return number
 
@@ -213,32 +205,23 @@ def view(record: Record | None) -> View | None:
     if record is None:
         return None
     record = _SEALING.opened(record)
-    nonce, response_digest, has_body = None, None, False
-    delivery = record.delivery
+    named = ("token", "holder", "carries_doubt", "lease_until_us", "replay_until_us", "remember_until_us")
+    fields = {name: getattr(record, name) for name in named}
     if (response := record.response) is not None:
-        nonce = next((value.decode() for name, value in response.headers if name.lower() == b"x-nonce"), None)
-        has_body = response.body is not None
-        response_digest = digest_of(response.status, response.body or b"")
+        nonces = (value.decode() for name, value in response.headers if name.lower() == b"x-nonce")
+        digest = digest_of(response.status, response.body or b"")
+        fields |= {"nonce": next(nonces, None), "response_digest": digest, "has_body": response.body is not None}
+    if (delivery := record.delivery) is not None:
+        named = ("next_attempt_us", "deliver_until_us", "stops_lane")
+        fields |= {name: getattr(delivery, name) for name in named} | {"is_kept": True}
+        fields["waits_since_us"] = max(delivery.since_us, record.claimed_us)
+        fields["lane"] = None if delivery.lane is None else delivery.lane.hex()
     return View(
         state=record.state.value,
-        token=record.token,
         attempt=record.attempt_id.hex,
         last_event=record.last_event.value,
-        holder=record.holder,
-        carries_doubt=record.carries_doubt,
         fingerprint=None if record.fingerprint is None else record.fingerprint.digest,
-        lease_until_us=record.lease_until_us,
-        replay_until_us=record.replay_until_us,
-        remember_until_us=record.remember_until_us,
-        nonce=nonce,
-        response_digest=response_digest,
-        has_body=has_body,
-        is_kept=delivery is not None,
-        next_attempt_us=0 if delivery is None else delivery.next_attempt_us,
-        waits_since_us=0 if delivery is None else max(delivery.since_us, record.claimed_us),
-        deliver_until_us=0 if delivery is None else delivery.deliver_until_us,
-        lane=None if delivery is None or delivery.lane is None else delivery.lane.hex(),
-        stops_lane=delivery is None or delivery.stops_lane,
+        **fields,
     )
 
 
@@ -292,10 +275,8 @@ class Durable:
         return await self._ask(verb.__name__, None, lambda entry: _at_once(verb(*args, **kwargs)))
 
     async def _ask(self, verb: str, operation_id: UUID | None, execute: Execute[T]) -> T:
-        terms = self._history.terms
-        now = self._loop.time()
-        asked = None if operation_id is None else str(operation_id)
-        entry = StoreCall(len(self._history.store_calls), self._gateway, verb, asked, now)
+        terms, asked = self._history.terms, None if operation_id is None else str(operation_id)
+        entry = StoreCall(self._gateway, verb, asked, self._loop.time())
         self._history.store_calls.append(entry)
         fate = self._weather.store_fate(self._gateway, terms.store_timeout_seconds, terms.lease_seconds)
         answer: asyncio.Future[T] = self._loop.create_future()
@@ -318,23 +299,19 @@ class Durable:
         self, entry: StoreCall, fate: StoreFate, answer: asyncio.Future[T], execute: Execute[T], identity: str
     ) -> None:
         """At the database: execute, and send the answer back, unless it is lost on either side of that."""
-        reset = Indefinite("connection reset")
-        if fate.loss == "before" or self._database.is_down:
+        database, value = self._database, None
+        is_lost = fate.loss == "lost_before" or database.is_down
+        if not is_lost:
+            if identity != database.memory.identity:
+                self._process.deliver(fate.back_seconds, fail, answer, EpochChanged("another memory"))
+                return
+            entry.executed = self._loop.time()
+            value = execute(entry)
+        if not is_lost and fate.loss != "lost_after":
+            self._process.deliver(fate.back_seconds, self._arrive, entry, answer, value, database.outages)
+        elif self._weather.dice.random() < 0.7:
             # Some losses are noticed at once, others only when patience ends.
-            if self._weather.dice.random() < 0.7:
-                self._process.deliver(fate.back_seconds, fail, answer, reset)
-            return
-        if identity != self._database.memory.identity:
-            self._process.deliver(fate.back_seconds, fail, answer, EpochChanged("another memory"))
-            return
-        entry.executed = self._loop.time()
-        value = execute(entry)
-        outages = self._database.outages
-        if fate.loss == "after":
-            if self._weather.dice.random() < 0.7:
-                self._process.deliver(fate.back_seconds, fail, answer, reset)
-            return
-        self._process.deliver(fate.back_seconds, self._arrive, entry, answer, value, outages)
+            self._process.deliver(fate.back_seconds, fail, answer, Indefinite("connection reset"))
 
     def _arrive(self, entry: StoreCall, answer: asyncio.Future[T], value: T, outages: int) -> None:
         if answer.done():

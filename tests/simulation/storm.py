@@ -73,8 +73,7 @@ class Storm:
             way.cut_until = now
         for gateway in self._gateways:
             gateway.thaw()
-            if gateway.life is None or gateway.life.is_leaving:
-                gateway.boot()
+            self._boot(gateway)
 
     async def _now_and_then(self, per_minute: float, strike: Callable[[], None]) -> None:
         while True:
@@ -95,7 +94,7 @@ class Storm:
             return
         away = self._dice.choice((0.02, 0.5, 3.0, 9.0))
         self._weather.note("crash", away, gateway.name)
-        gateway.crash()
+        gateway.life.end("crashed")
         self._later(away, partial(self._boot, gateway))
 
     def _freeze(self, gateway: SimulatedGateway, kind: str, shortest: float, longest: float) -> None:

@@ -13,23 +13,12 @@ import pytest
 from tests.simulation import audit as audit_package
 from tests.simulation import auditor, history
 from tests.simulation.auditor import CHECKS, audit
-from tests.simulation.history import (
-    Answer,
-    Call,
-    Fault,
-    Forward,
-    History,
-    Jump,
-    Life,
-    Sent,
-    StoreCall,
-    View,
-)
+from tests.simulation.history import Change, Fault, Forward, History, Jump, Life, Sent, StoreCall
 from tests.simulation.scribe import BODY, OPERATION, Scribe, well
 
 OTHER = "22222222-2222-8222-8222-222222222222"
 HOUR_US = 3_600_000_000
-MET_BEFORE = StoreCall(9, "g0", "check_memory", None, 0.1, 0.2, 0.3)
+MET_BEFORE = StoreCall("g0", "check_memory", None, 0.1, 0.2, 0.3)
 """The host knew the memory from before it lost anything."""
 
 
@@ -38,24 +27,14 @@ def put(what: Any, **changes: object) -> None:
         setattr(what, name, value)
 
 
-def answer(call: Call) -> Answer:
-    assert call.answer is not None
-    return call.answer
-
-
-def view(scribe: Scribe) -> View:
-    assert scribe.view is not None
-    return scribe.view
-
-
 def other(made: History) -> Scribe:
     return Scribe(made, OTHER, "k2")
 
 
-def claimed(made: History, **how: Any) -> Scribe:
+def claimed(made: History) -> Scribe:
     """Another operation."""
     found = other(made)
-    found.claim(3.0, 2, **how)
+    found.claim(3.0, 2)
     return found
 
 
@@ -73,7 +52,7 @@ def in_doubt(made: History) -> Scribe:
     return found
 
 
-def clock_set_while_open(made: History) -> Scribe:
+def set_while_open(made: History) -> Scribe:
     """Another operation, sent with an effect, under whose lease the store's clock was set an hour ahead."""
     found = sent(made)
     made.jumps.append(Jump(3.2, HOUR_US))
@@ -97,26 +76,22 @@ def accepted(made: History, *, dispatched: bool = False) -> Scribe:
     return found
 
 
-def unprotected(scribe: Scribe, **changes: object) -> Sent:
+def unprotected(scribe: Scribe) -> Sent:
     found = scribe.send(3.0, 0, "n3", 1)
-    put(found, is_protected=False, **changes)
+    put(found, is_protected=False)
     return found
 
 
-def record_with(made: History, scribe: Scribe, **changes: Any) -> None:
-    """The last change wrote something else."""
-    made.changes[-1] = replace(made.changes[-1], after=replace(view(scribe), **changes))
+def written(made: History, **otherwise: Any) -> Change:
+    """The last change, which wrote something else."""
+    last = made.changes[-1]
+    return replace(last, after=replace(last.after, **otherwise))
 
 
 def claimed_as_absent_after_a_loss(made: History, scribe: Scribe) -> None:
     made.store_calls.append(MET_BEFORE)
     scribe.change(3.0, "lost", None)
     scribe.claim(4.0, 2)
-
-
-def a_lease_that_ends_by_itself(made: History, scribe: Scribe) -> None:
-    found = claimed(made)
-    found.change(20.0, "sweep", replace(view(found), state="in_doubt"))
 
 
 def lane(made: History, *numbers: int) -> list[Scribe]:
@@ -126,18 +101,10 @@ def lane(made: History, *numbers: int) -> list[Scribe]:
     for number in numbers:
         one = Scribe(made, OTHER[:-1] + str(number), f"k{number}")
         one.accept(3.0 + number / 10, number)
-        one.view = replace(view(one), lane="a1")
-        made.changes[-1] = replace(made.changes[-1], after=one.view)
+        made.changes[-1] = written(made, lane="a1")
+        one.view = made.changes[-1].after
         found.append(one)
     return found
-
-
-def passed(made: History, event: str, state: str, **how: object) -> None:
-    """The first of a lane comes to this state, and the second one is dispatched."""
-    first, second = lane(made, 2, 3)
-    first.claim(4.0, 4, event="dispatch")
-    first.say(4.5, event, state, **how)
-    second.claim(5.0, 5, event="dispatch")
 
 
 def at_home(made: History) -> None:
@@ -147,11 +114,9 @@ def at_home(made: History) -> None:
     made.changes = [replace(change, region="us") for change in made.changes]
 
 
-def forwarded(made: History, scribe: Scribe, verdict: str, body: bytes = b"", sent: float | None = None) -> None:
-    """A request for the other region, of which nothing came back."""
-    call = scribe.call(3.0, verdict, status=503)
-    answer(call).body = body
-    made.forwards.append(Forward(call.number, "g1", "us", sent=sent))
+def forwarded(made: History, scribe: Scribe, verdict: str) -> None:
+    """A request for the other region, of which nothing left, nor came back."""
+    made.forwards.append(Forward(scribe.call(3.0, verdict, status=503).number, "g1", "us"))
 
 
 Spoil = Callable[[History, Scribe], object]
@@ -160,10 +125,10 @@ SPOILS: dict[str, Spoil] = {
     "01 sent again without leave": lambda m, s: (s.claim(3.0, 2), s.send(3.1, 2, "n2", effect=False)),
     "02 sent before the claim was acknowledged": lambda m, s: put(m.store_calls[0], acknowledged=1.5),
     "03 an answer that nobody gave": lambda m, s: s.call(3.0, "replayed", "n9"),
-    "04 two answers": lambda m, s: put(answer(m.calls[1]), status=200),
+    "04 two answers": lambda m, s: put(m.calls[1].answer, status=200),
     "05 released after an effect": lambda m, s: sent(m).say(3.2, "release", "released"),
     "06 disproved although there was an effect": lambda m, s: (o := in_doubt(m)).change(
-        3.5, "disprove", replace(view(o), state="released"), read_token=2
+        3.5, "disprove", replace(o.view, state="released"), read_token=2
     ),
     "07 in doubt after it was stored": lambda m, s: s.call(3.0, "in-doubt", status=409),
     "08 stored twice": lambda m, s: s.call(3.0, "stored", "n1"),
@@ -172,8 +137,12 @@ SPOILS: dict[str, Spoil] = {
     "11 a step that the table does not have": lambda m, s: s.say(3.0, "abandon", "in_doubt"),
     "12 sent after the lease": lambda m, s: put(m.sent[0], sent=7.5),
     "13 a token again": lambda m, s: ((o := other(m)).claim(3.0, 5), released(o, 3.1, 5)),
-    "14 the record says otherwise": lambda m, s: record_with(m, s, nonce="n9"),
-    "15 a lease that ends by itself": a_lease_that_ends_by_itself,
+    "14 the record says otherwise": lambda m, s: m.changes.append(
+        replace(m.changes.pop(), after=replace(s.view, nonce="n9"))
+    ),
+    "15 a lease that ends by itself": lambda m, s: (o := claimed(m)).change(
+        20.0, "sweep", replace(o.view, state="in_doubt")
+    ),
     "16 a completed record is claimed": lambda m, s: s.claim(3.0, 2),
     "17 sent while in doubt": lambda m, s: (in_doubt(m), put(m.sent[1], sent=3.4)),
     "18 a doubt is swept": lambda m, s: in_doubt(m).change(3.5, "sweep", None),
@@ -191,12 +160,12 @@ SPOILS: dict[str, Spoil] = {
     "27 passed through twice": lambda m, s: (unprotected(s), unprotected(s)),
     "28 forgotten after it was acknowledged": lambda m, s: m.final.clear(),
     "29 claimed as absent after a loss": claimed_as_absent_after_a_loss,
-    "30 claimed for ever": lambda m, s: put(m, final={OPERATION: replace(view(s), state="claimed")}),
+    "30 claimed for ever": lambda m, s: put(m, final={OPERATION: replace(s.view, state="claimed")}),
     "31 nobody answers": lambda m, s: put(s.call(50.0, "in-flight", status=409), is_final_check=True),
     "32 a waiter sends": lambda m, s: put(m.sent[0], call=s.call(1.0, "in-flight", status=409).number),
     "33 doubt without a fault": lambda m, s: in_doubt(m),
     "34 still claimed": lambda m, s: (m.lives.append(Life("g0", "g0.1", 0.0, 3.5, "drained")), claimed(m)),
-    "35 free after the clock was set": lambda m, s: clock_set_while_open(m).change(3.3, "sweep", None),
+    "35 free after the clock was set": lambda m, s: set_while_open(m).change(3.3, "sweep", None),
     "36 a task is left": lambda m, s: m.lives.append(Life("g0", "g0.2", 0.0, 59.0, "drained", leftovers=("1 runs",))),
     "37 told of what was not": lambda m, s: m.facts.append(("g0", "claimed", "9")),
     "38 released although it was kept": lambda m, s: accepted(m, dispatched=True).say(
@@ -222,19 +191,16 @@ def reports(made: History, invariant: str) -> bool:
 
 @pytest.mark.parametrize("name", SPOILS)
 def test_a_broken_invariant_is_reported(name: str) -> None:
-    """A history that breaks an invariant is reported under its name."""
     made, scribe = well()
     SPOILS[name](made, scribe)
     assert reports(made, name[:2]), audit(made)
 
 
 def test_every_check_can_fail() -> None:
-    """There is no check without a history that it reports."""
     assert {check.__name__.split("_")[1] for check in CHECKS} == {name[:2] for name in SPOILS}
 
 
 def test_a_history_in_which_all_is_well_is_not_reported() -> None:
-    """Nothing is found where nothing is wrong."""
     assert audit(well()[0]) == []
 
 

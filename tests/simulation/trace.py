@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tests.simulation.audit.case import Case
+from tests.simulation.audit.case import Case, Subject, state_of
 from tests.simulation.history import History
 
 _OPERATION = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -18,87 +18,38 @@ def trace(history: History, faults: list[str]) -> list[str]:
     named = {found for fault in faults for found in _OPERATION.findall(fault)}
     numbers = {int(found) for fault in faults for found in _CALL.findall(fault)}
     subjects = {history.calls[number].subject for number in numbers}
-    for subject, operation_ids in case.operations.items():
-        if named & operation_ids:
-            subjects.add(subject)
-    for subject in subjects:
-        named |= case.operations.get(subject, set())
-    for number in numbers:
-        named |= {sent.operation_id for sent in case.by_call.get(number, ())}
-    told = (
-        _changes(history, named),
-        _sent(history, named, subjects),
-        _forwards(history, subjects),
-        _calls(history, subjects),
-        _faults(history),
-    )
-    lines = sorted(line for part in told for line in part)
-    return [f"{at:10.4f} {line}" for at, _, line in lines]
+    subjects |= {subject for subject, operation_ids in case.operations.items() if named & operation_ids}
+    named = named.union(*(case.operations.get(subject, set()) for subject in subjects))
+    named |= {sent.operation_id for number in numbers for sent in case.by_call.get(number, ())}
+    told = [*_asked(history, subjects), *_done(history, named, subjects)]
+    told += [(fault.at, 5, repr(fault)) for fault in history.faults]
+    told += [(life.ended or history.ended, 5, repr(life)) for life in history.lives]
+    return [f"{at:10.4f} {line}" for at, _, line in sorted(told)]
 
 
 _Line = tuple[float, int, str]
+"""With its moment, and what decides where several fall on one."""
 
 
-def _changes(history: History, named: set[str]) -> Iterator[_Line]:
-    for change in history.changes:
-        if change.operation_id in named:
-            before, after = change.before, change.after
-            yield (
-                change.at,
-                2,
-                f"{change.operation_id[:8]} {change.event} by {change.gateway}: "
-                f"{before.state if before else 'absent'} -> {after.state if after else 'absent'}"
-                f"{f' token {after.token} of {after.holder} nonce {after.nonce}' if after else ''}",
-            )
-    for call in history.store_calls:
-        if call.operation_id in named:
-            yield (
-                call.begun,
-                1,
-                f"{call.operation_id[:8]} {call.gateway} asks {call.verb} (executed {call.executed}, acknowledged "
-                f"{call.acknowledged}, {call.result}{call.failure})",
-            )
-
-
-def _sent(history: History, named: set[str], subjects: set[tuple[str, str, str]]) -> Iterator[_Line]:
-    for sent in history.sent:
-        if sent.operation_id in named or sent.subject in subjects or sent.target.partition("=")[2] in named:
-            yield (
-                sent.sent,
-                3,
-                f"{sent.operation_id[:8]} {sent.gateway} sends {sent.method} for call {sent.call} under token "
-                f"{sent.token} (received {sent.received}, effect {sent.effect}, answered {sent.answered} {sent.status} "
-                f"{sent.nonce} cut {sent.cut} body {sent.body!r})",
-            )
-
-
-def _forwards(history: History, subjects: set[tuple[str, str, str]]) -> Iterator[_Line]:
-    for forward in history.forwards:
-        if forward.sent is not None and forward.call is not None and history.calls[forward.call].subject in subjects:
-            yield (
-                forward.sent,
-                3,
-                f"call {forward.call}: {forward.gateway} sends it to {forward.home} (answered {forward.answered})",
-            )
-
-
-def _calls(history: History, subjects: set[tuple[str, str, str]]) -> Iterator[_Line]:
+def _asked(history: History, subjects: set[Subject]) -> Iterator[_Line]:
     for call in history.calls:
         if call.subject in subjects:
             yield call.begun, 0, f"call {call.number} {call.subject} at {call.gateway} {call.body!r}"
-            answer = call.answer
             if call.ended is not None:
-                said = (
-                    "nothing"
-                    if answer is None
-                    else f"{answer.status} {answer.verdict} {answer.nonce} {'whole' if answer.is_whole else 'broken'}"
-                )
-                yield call.ended, 4, f"call {call.number} got {said} (left gateway {call.left_gateway})"
+                yield call.ended, 4, f"call {call.number} got {call.answer} (left gateway {call.left_gateway})"
+    for forward in history.forwards:
+        if forward.sent is not None and forward.call is not None and history.calls[forward.call].subject in subjects:
+            yield forward.sent, 3, repr(forward)
 
 
-def _faults(history: History) -> Iterator[_Line]:
-    for fault in history.faults:
-        yield fault.at, 5, f"FAULT {fault.kind} {fault.gateway or ''} until {fault.until:.3f} {fault.detail}"
-    for life in history.lives:
-        if life.ended is not None:
-            yield life.ended, 5, f"LIFE of {life.holder} {life.ending}, unsaid {life.unsaid}"
+def _done(history: History, named: set[str], subjects: set[Subject]) -> Iterator[_Line]:
+    for asked in history.store_calls:
+        if asked.operation_id in named:
+            yield asked.begun, 1, repr(asked)
+    for change in history.changes:
+        if change.operation_id in named:
+            what = f"{change.operation_id[:8]} {change.event} by {change.gateway}"
+            yield change.at, 2, f"{what}: {state_of(change.before)} -> {change.after or 'absent'}"
+    for sent in history.sent:
+        if sent.operation_id in named or sent.subject in subjects or sent.target.partition("=")[2] in named:
+            yield sent.sent, 3, repr(sent)

@@ -12,13 +12,11 @@ from hashlib import sha256
 from gateway.config import delivery as asked
 from gateway.core.message import Headers, IndexedHeaders, RequestHead, ResponseHead
 from gateway.upstream import (
-    FileBody,
     Framing,
     Lost,
     NotSent,
     OutboundBody,
     SentNothing,
-    StreamBody,
     Unknown,
     UpstreamResponse,
 )
@@ -74,48 +72,38 @@ class Service:
         heard = [one for one in self._history.sent if one.operation_id == operation_id and one.received is not None]
         done = [one for one in heard if one.effect is not None]
         if done:
-            return Manner(has_effect=False, status=200, seconds=0.001, nonce=done[-1].nonce)
-        return Manner(has_effect=False, status=404 if all(one.is_closed for one in heard) else 202, seconds=0.001)
+            return Manner(False, 200, 0.001, nonce=done[-1].nonce)
+        return Manner(False, 404 if all(one.is_closed for one in heard) else 202, 0.001)
 
     def _known(self, sent: Sent) -> Manner | None:
         """A service that deduplicates on the key that it gets: the first answer again, or that it is still at work."""
         others = self._heard[sent.route, sent.key]
-        done = [one for one in others if one.effect is not None]
-        if done and done[0].answered is not None:
-            first = done[0]
-            return Manner(has_effect=False, status=first.status, seconds=0.001, nonce=first.nonce)
-        if any(not one.is_closed for one in others):
-            return Manner(has_effect=False, status=409, seconds=0.001)
-        return None
+        first = next((one for one in others if one.effect is not None), None)
+        if first is not None and first.answered is not None:
+            return Manner(False, first.status, 0.001, nonce=first.nonce)
+        return Manner(False, 409, 0.001) if any(not one.is_closed for one in others) else None
 
     def _draw(self, sent: Sent) -> Manner:
         weather, dice = self._weather, self._weather.dice
         seconds = dice.choice((0.0, 0.002, 0.01, 0.05, 0.2))
-        if weather.is_calm:
-            return self._draw_varied(sent, seconds) if self._is_varied else Manner(True, 201, seconds)
+        if weather.is_calm and not self._is_varied:
+            return Manner(True, 201, seconds)
+        if self._is_varied and sent.route == "haul":
+            seconds = dice.uniform(*_HAUL_SECONDS)
+        if self._is_varied and dice.random() < 0.06:
+            return Manner(False, dice.choice(_nothing_done(sent.route)), seconds)
         kind = dice.random()
         if weather.climate.upstream_late and kind < 0.3 and weather.happens("upstream_late", sent.gateway):
             seconds = dice.uniform(0.2, 1.6) * self.response_timeout_seconds
         if weather.happens("upstream_status", sent.gateway):
             return _refusal(sent.route, seconds, dice.randrange(1000))
         if weather.happens("upstream_reset_after", sent.gateway):
-            return Manner(has_effect=dice.random() < 0.7, status=201, seconds=seconds, is_reset=True)
+            return Manner(dice.random() < 0.7, 201, seconds, is_reset=True)
         if weather.happens("upstream_cut", sent.gateway):
             return Manner(True, 201, seconds, is_long=dice.random() < 0.3, cut=dice.randrange(0, 60))
         is_long = dice.random() < 0.05
         is_stream = not is_long and dice.random() < 0.03
-        return Manner(has_effect=True, status=201, seconds=seconds, is_long=is_long, is_stream=is_stream)
-
-    def _draw_varied(self, sent: Sent, seconds: float) -> Manner:
-        """What a healthy service says: now and then it refuses, is long, or streams."""
-        dice = self._weather.dice
-        if sent.route == "haul":
-            seconds = dice.uniform(*_HAUL_SECONDS)
-        kind = dice.random()
-        if kind < 0.06:
-            statuses = _NOTHING_DONE_PAYMENTS if _is_payments(sent.route) else _NOTHING_DONE
-            return Manner(has_effect=False, status=dice.choice(statuses), seconds=seconds)
-        return Manner(True, 201, seconds, is_long=0.06 <= kind < 0.09, is_stream=0.09 <= kind < 0.11)
+        return Manner(True, 201, seconds, is_long=is_long, is_stream=is_stream)
 
 
 # Longer than a lease lasts that is not renewed, up to several times that.
@@ -125,24 +113,24 @@ _HAUL_SECONDS = (7.0, 30.0)
 _NOTHING_DONE = (400, 401, 403, 404, 409, 422, 429, 408, 425, 503, 500)
 _NOTHING_DONE_PAYMENTS = (400, 401, 403, 422, 423, 429, 429)
 _PERHAPS_DONE = (502, 504, 520)
+_PAYMENTS = frozenset(("charge", "pay", "book", "haul", "ship", "move"))
 
 
-def _is_payments(route: str) -> bool:
-    return route in ("charge", "pay", "book", "haul", "ship", "move")
+def _nothing_done(route: str) -> tuple[int, ...]:
+    return _NOTHING_DONE_PAYMENTS if route in _PAYMENTS else _NOTHING_DONE
 
 
 def _refusal(route: str, seconds: float, draw: int) -> Manner:
     """A status other than success, with an effect only where the route holds that possible."""
-    is_payments = _is_payments(route)
     if draw < 300:
-        perhaps = (*_PERHAPS_DONE, 500, 503) if is_payments else _PERHAPS_DONE
-        return Manner(has_effect=draw % 2 == 0, status=perhaps[draw % len(perhaps)], seconds=seconds)
+        perhaps = (*_PERHAPS_DONE, 500, 503) if route in _PAYMENTS else _PERHAPS_DONE
+        return Manner(draw % 2 == 0, perhaps[draw % len(perhaps)], seconds)
     if draw < 360:
         outcome = (b"retryable", b"in-doubt", b"final")[draw % 3]
         has_effect = outcome != b"retryable" and draw % 2 == 0
         return Manner(has_effect, 500, seconds, headers=((b"Idempotency-Outcome", outcome),))
-    statuses = _NOTHING_DONE_PAYMENTS if is_payments else _NOTHING_DONE
-    return Manner(has_effect=False, status=statuses[draw % len(statuses)], seconds=seconds)
+    statuses = _nothing_done(route)
+    return Manner(False, statuses[draw % len(statuses)], seconds)
 
 
 class WireClient:
@@ -180,9 +168,8 @@ class WireClient:
             raise
         if isinstance(head, Lost):
             return head
-        return UpstreamResponse(
-            head=head, framing=receiver.framing, length=receiver.length, body=receiver, upgraded=None
-        )
+        framing, length = receiver.framing, receiver.length
+        return UpstreamResponse(head=head, framing=framing, length=length, body=receiver, upgraded=None)
 
     def start(self, request: RequestHead, body: OutboundBody, **options: object) -> None:
         """No connection is ever idle here: see `exchange`."""
@@ -280,9 +267,7 @@ class Client(WireClient):
         if manner.has_effect and sent.effect is None:
             # The effect and the answer fell on the same moment, and came in the other order.
             sent.effect = self._loop.time()
-        sent.is_closed = True
-        sent.answered = self._loop.time()
-        sent.status = manner.status
+        sent.is_closed, sent.answered, sent.status = True, self._loop.time(), manner.status
         sent.answer_body, sent.answer_headers = _words(sent, manner)
         sent.is_kept_whole = not (manner.is_long or manner.is_stream or manner.cut is not None or manner.is_reset)
         delay = self._weather.hop_seconds()
@@ -294,14 +279,13 @@ class Client(WireClient):
         head = ResponseHead(manner.status, b"", headers)
         length = None if manner.is_stream else len(sent.answer_body)
         exchange.deliver(delay, exchange.head, head, length)
-        body, at = sent.answer_body, 0
+        body = sent.answer_body
         if manner.cut is not None:
             sent.cut = min(manner.cut, len(body) - 1)
             body = body[: sent.cut]
-        while at < len(body):
+        for at in range(0, len(body), 600):
             delay += self._weather.hop_seconds()
             exchange.deliver(delay, exchange.data, body[at : at + 600])
-            at += 600
         delay += 1 / 1024
         if manner.cut is not None:
             exchange.deliver(delay, exchange.fail, Unknown.TRUNCATED, "cut")
@@ -313,8 +297,7 @@ class Exchange:
     """One connection as the receiving half sees it: what comes, and the deadline. Satisfies `ResponseSource`."""
 
     def __init__(self, process: Process, loop: SimulatedLoop, deadline: float, silence: float) -> None:
-        self._process = process
-        self._loop = loop
+        self._process, self._loop = process, loop
         self.sweep = Sweep(loop, self._look)
         self.is_over = False
         self.on_abort: Callable[[], object] | None = None
@@ -382,13 +365,8 @@ def call_of(fields: Fields) -> int | None:
 
 
 async def _content(body: OutboundBody) -> bytes:
-    match body:
-        case bytes():
-            return body
-        case StreamBody(chunks):
-            return b"".join([chunk async for chunk in chunks])
-        case FileBody():
-            raise NotImplementedError("bodies of a run are short")
+    """Of a run: they are short, and none is in a file."""
+    return body if isinstance(body, bytes) else b"".join([chunk async for chunk in body.chunks])
 
 
 def _words(sent: Sent, manner: Manner) -> tuple[bytes, Fields]:

@@ -11,7 +11,7 @@ from gateway.http.passthrough import ClientTunnel
 from gateway.protect.reply import BodyCut, Cut, Reply, RequestCut
 from tests.simulation.faults import Weather
 from tests.simulation.history import CLIENT_ADDRESS, Answer, Call
-from tests.simulation.loop import Process, current_process
+from tests.simulation.loop import Process, running_process
 
 
 class Connection:
@@ -134,7 +134,7 @@ class Body:
     async def stream(self) -> AsyncIterator[bytes]:
         if self._cut_at:
             yield self._content[: self._cut_at]
-        await current_process().take_turn(self._weather.hop_seconds())
+        await running_process().take_turn(self._weather.hop_seconds())
         if self._is_cut:
             raise RequestCut(Cut.GONE)
         if self._cut_at < len(self._content):

@@ -25,10 +25,8 @@ from tests.simulation.faults import CALM, Weather, drawn
 from tests.simulation.gateway import REGIONS, SimulatedGateway, configuration
 from tests.simulation.history import DELIVER_SECONDS, History, Terms
 from tests.simulation.link import LINK, Link, Way
-from tests.simulation.load import Load
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.operator import Operator
-from tests.simulation.purger import Purger
+from tests.simulation.operator import Operator, Purger
 from tests.simulation.store import SINKS, Database, view
 from tests.simulation.storm import Storm
 from tests.simulation.upstream import RESPONSE_BYTES_MAX, Service
@@ -40,6 +38,8 @@ _SETTLE_SECONDS = 64.0
 # For as long their clocks jump.
 _WALLS_SECONDS = 300.0
 _REGIONAL_SHARE = 0.2
+# Of a run under load.
+_OPERATIONS_PER_SECOND = 0.8
 # Between those of two stores; the first one's are all smaller.
 _TOKENS_APART = 1_000_000_000
 
@@ -91,7 +91,6 @@ class World:
             wait_seconds_max=config.routes[0].in_flight.max_wait,
             answer_within_seconds=config.upstream.answer_within,
             store_timeout_seconds=store_timeout,
-            waiters_max=config.routes[0].in_flight.max_waiters,
             stored_bytes_max=RESPONSE_BYTES_MAX,
             resent=frozenset(route.name for route in config.routes if route.recovery == "resend"),
             answer_within_by_route={route.name: config.upstream_for(route).answer_within for route in config.routes},
@@ -110,36 +109,38 @@ class World:
         self.regions = self._two_regions() if is_regional else [self._region("", has_fast, count)]
         self.gateways = [gateway for region in self.regions for gateway in region.gateways]
         history.region_of = {gateway.name: gateway.region for gateway in self.gateways}
-        self.clients = Clients(self.gateways, weather, random.Random(f"{seed}/clients"))
-        self.clients.make_intents(dice.choice((2, 6, 10, 14)))
-        self.load = Load(self.clients, loop=loop, dice=random.Random(f"{seed}/load"))
+        self.clients = Clients(self.gateways, weather, random.Random(f"{seed}/clients"), is_loaded=is_loaded)
+        self._intents = dice.choice((2, 6, 10, 14))
         names = [gateway.name for gateway in self.gateways]
         self.wall = jumping_wall(loop, random.Random(f"{seed}/walls"), names, _WALLS_SECONDS)
 
     async def live(self) -> None:
         """A whole run in which things go wrong."""
+        self.clients.make_intents(self._intents)
         await self._begin()
         work = [self.clients.live(intent, _STORM_SECONDS) for intent in self.clients.intents]
         for region in self.regions:
             work.append(region.operator.work(_STORM_SECONDS + _SETTLE_SECONDS))
             work.append(region.purger.work(_STORM_SECONDS, self.weather.climate.purges))
-        clients = [asyncio.create_task(each) for each in work]
+        everybody = [asyncio.create_task(each) for each in work]
         for region in self.regions:
             region.storm.begin()
         await asyncio.sleep(_STORM_SECONDS)
         for region in self.regions:
             await region.storm.end()
-        self.history.calm_from = self.loop.time()
-        await asyncio.gather(*clients)
-        await asyncio.sleep(max(0.0, self.history.calm_from + _SETTLE_SECONDS - self.loop.time()))
+        calm_from = self.loop.time()
+        await asyncio.gather(*everybody)
+        await asyncio.sleep(max(0.0, calm_from + _SETTLE_SECONDS - self.loop.time()))
         await asyncio.gather(*[self.clients.check(intent) for intent in self.clients.intents])
         await asyncio.sleep(DELIVER_SECONDS)
         await self._end()
 
     async def bear(self, seconds: float) -> None:
         """A whole run under load, without faults."""
+        self.clients.make_intents(round(_OPERATIONS_PER_SECOND * seconds))
         await self._begin()
-        await self.load.run(seconds)
+        await asyncio.gather(*[self.clients.live(intent, seconds) for intent in self.clients.intents])
+        await asyncio.sleep(max(0.0, seconds - self.loop.time()))
         await self._end()
 
     def _two_regions(self) -> list[Region]:
@@ -164,31 +165,19 @@ class World:
         database = Database(weather, region=name, first_token=first_token)
         fast = FastServer(weather) if has_fast else None
         gateways = [
-            SimulatedGateway(
-                gateway,
-                database,
-                fast,
-                self._service,
-                wall=self._wall_of(gateway) if name else steady_wall(self.loop),
-                region=name,
-                links=links,
-            )
-            for gateway in (f"{name or 'g'}{number}" for number in range(count))
+            SimulatedGateway(each, database, fast, self._service, self._wall_of(each, name), links or {})
+            for each in (f"{name or 'g'}{number}" for number in range(count))
         ]
 
         def dice(whose: str) -> random.Random:
             return random.Random(f"{self.history.seed}/{whose}/{name}".rstrip("/"))
 
-        return Region(
-            name,
-            database,
-            gateways,
-            Operator(database, dice("operator")),
-            Purger(gateways, database, dice("purger")),
-            Storm(gateways, database, fast, dice("fate"), ways),
-        )
+        operator, purger = Operator(database, dice("operator")), Purger(gateways, database, dice("purger"))
+        return Region(name, database, gateways, operator, purger, Storm(gateways, database, fast, dice("fate"), ways))
 
-    def _wall_of(self, gateway: str) -> Wall:
+    def _wall_of(self, gateway: str, region: str) -> Wall:
+        if not region:
+            return steady_wall(self.loop)
         wrong_seconds = self._regional.uniform(0.0, _STORM_SECONDS)
         is_wrong = self.weather.happens("wrong_wall", LINK, wrong_seconds, gateway)
         return wall_of_region(self.loop, self._regional, wrong_seconds if is_wrong else 0.0)
@@ -201,10 +190,8 @@ class World:
     async def _end(self) -> None:
         history = self.history
         for region in self.regions:
-            for operation_id, snapshot in region.database.settled().items():
-                settled = view(snapshot.record)
-                if settled is not None:
-                    history.final[str(operation_id)] = settled
+            records = {str(each): view(found.record) for each, found in region.database.settled().items()}
+            history.final.update({each: record for each, record in records.items() if record is not None})
         for gateway in self.gateways:
             for life in gateway.unfinished_lives:
                 if not life.is_leaving:
@@ -227,25 +214,21 @@ def _entropy(seed: int) -> Iterator[None]:
         random.setstate(state)
 
 
-class _Ear(logging.Handler):
-    """Collects what the program complains of."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self.heard.append(f"{record.getMessage()}{'' if error is None else f': {error!r}'}")
-
-
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
-    ear, log = _Ear(), logging.getLogger("gateway")
+    """What the program complains of."""
+    heard: list[str] = []
+
+    def hear(record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        heard.append(f"{record.getMessage()}{'' if error is None else f': {error!r}'}")
+
+    ear, log = logging.Handler(logging.ERROR), logging.getLogger("gateway")
+    ear.emit = hear
     propagates, log.propagate = log.propagate, False
     log.addHandler(ear)
     try:
-        yield ear.heard
+        yield heard
     finally:
         log.removeHandler(ear)
         log.propagate = propagates

@@ -58,18 +58,18 @@ look-up-then-insert: a claim looks whether the key is free, and then writes what
 +        record = None
 +    if record is None:
 no-fence-on-complete: a completion counts whoever says it
-  core/lifecycle.py tests/conformance/test_fences.py::test_a_superseded_holder_changes_nothing[sqlite-complete]
+  core/lifecycle.py tests/conformance/test_fences.py::test_a_superseded_holder_changes_nothing[sqlite]
 -Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER,
 +Row((_S.CLAIMED,), _E.COMPLETE, _S.COMPLETED, _F.OPERATOR,
   core/lifecycle.py
 -Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.HOLDER,
 +Row((_S.IN_DOUBT,), _E.COMPLETE, _S.COMPLETED, _F.OPERATOR,
 token-ignored: a holder is known by its attempt alone
-  core/lifecycle.py tests/conformance/test_fences.py::test_both_halves_of_the_fence_count[sqlite-complete-token]
+  core/lifecycle.py tests/conformance/test_fences.py::test_both_halves_of_the_fence_count[sqlite-token]
 -return record.token == command.token and is_attempt
 +return record.attempt_id == command.attempt_id
 attempt-id-ignored: a holder is known by its token alone
-  core/lifecycle.py tests/conformance/test_fences.py::test_both_halves_of_the_fence_count[sqlite-complete-attempt]
+  core/lifecycle.py tests/conformance/test_fences.py::test_both_halves_of_the_fence_count[sqlite-attempt]
 -return record.token == command.token and is_attempt
 +return record.token == command.token
 takeover-not-fenced: whoever once read that the operation is in doubt may take it over

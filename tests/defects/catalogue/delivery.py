@@ -71,7 +71,7 @@ lane-is-passed: an operation is dispatched although another one of its lane goes
 +not is_due(record, now_us)
 next-of-lane-is-forgotten: the end of the first operation of a lane leaves the next one behind for ever
   store/relational/executor.py
-  tests/conformance/test_lanes.py::test_every_end_of_the_head_lets_the_next_one_go[sqlite-complete]
+  tests/conformance/test_lanes.py::test_every_end_of_the_head_lets_the_next_one_go[sqlite]
 -        if bool(was_behind) is not is_behind:
 +        if is_behind and not was_behind:
 outage-counts: attempts under which nothing was sent use up the limit of answers
@@ -133,11 +133,11 @@ what-has-no-place-hides-its-name: what waits for a service that is away hides wh
 routes-of-other-names-are-searched: what a route accepted under an operation name that it gave up is found for the one
     that has the name alone
   store/relational/store.py
-  tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite-beside another one]
+  tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite]
 -        if route not in delivering.names
 former-names-are-not-searched: what a route accepted under a name that it had before is not found
   store/relational/store.py
-  tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite-renamed twice]
+  tests/conformance/test_kept_requests.py::test_what_nobody_delivers_hides_nothing[sqlite]
 -*(await cursor.together(due_of(former)))]
 +*([] for _ in former)]
 nothing-is-paused-at-the-start: what is accepted right after a start is delivered in spite of a pause

@@ -7,7 +7,7 @@ from tests.defects.defect import read
 DEFECTS = read(r"""
 sweeps-tell-nothing: a lapse that a sweep writes down has no event
   store/relational/executor.py
-  tests/conformance/test_events.py::test_what_the_clock_did_is_told_once_it_is_written[sqlite-False]
+  tests/conformance/test_events.py::test_what_the_clock_did_is_told_once_it_is_written[sqlite]
 -            changes.add_events(service, events)
 -
 id-of-the-operation: every life of a key has the same event
@@ -15,7 +15,7 @@ id-of-the-operation: every life of a key has the same event
 -b"%d" % after.token, type_.encode()
 +b"", type_.encode()
 second-expiry-has-no-event: a request that expires once more has the event of the first time
-  core/outbox.py tests/conformance/test_events.py::test_what_the_clock_did_is_told_once_it_is_written[memory-False]
+  core/outbox.py tests/conformance/test_events.py::test_what_the_clock_did_is_told_once_it_is_written[memory]
 -        number = after.delivery.since_us
 +        number = 0
 outcomes-are-derived: a later program publishes another event under the same id

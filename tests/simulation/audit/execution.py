@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from tests.simulation.audit.case import AWAY, BEGINNINGS, GRANTS, RECORDED, REPEATED, Case
-from tests.simulation.audit.memory import known
 from tests.simulation.history import Answer, Change, Sent, digest_of
 
 _AUTHORISING = frozenset(("release", "forget", "disprove", "takeover", "postpone", "reinstate", "requeue", "withdraw"))
@@ -17,40 +16,23 @@ _FREEING = frozenset(("release", "forget", "disprove", "withdraw", "erase"))
 _HARMLESS = frozenset(("release", "forget", "postpone", "bury"))
 _NOTHING_SENT = AWAY | {"upstream-unreachable", "key-missing", "key-invalid", "scope-missing", "body-too-large"}
 # What a repeat leaves out or adds, as declared. The upstream's own names; the gateway's are not compared either.
-_EXCLUDED = frozenset(
-    (
-        "date",
-        "age",
-        "set-cookie",
-        "www-authenticate",
-        "content-length",
-        "idempotency-status",
-        "idempotent-replayed",
-        "idempotency-expires",
-        "preference-applied",
-    )
-)
+_EXCLUDED = frozenset((
+    "date", "age", "set-cookie", "www-authenticate", "content-length", "idempotency-status", "idempotent-replayed",
+    "idempotency-expires", "preference-applied",
+))  # fmt: skip
 
 
 def invariant_01_at_most_one(case: Case) -> Iterator[str]:
     """Another request only after a transition that authorises it; one effect per window."""
-    for operation_id, requests in known(case, case.protected):
-        in_order = sorted(requests, key=lambda sent: sent.token)
-        for first, second in pairwise(in_order):
-            if first.token == second.token:
-                yield f"{operation_id}: token {first.token} was sent twice"
-                continue
-            claims = case.claim(first), case.claim(second)
-            if claims[0] is None or claims[1] is None:
-                continue
-            is_new = case.window(operation_id, first.token) != case.window(operation_id, second.token)
-            events = {change.event for change in case.between(operation_id, claims[0], claims[1])}
-            if not is_new and not events & _AUTHORISING:
-                yield f"{operation_id}: token {second.token} was sent after {first.token}, and nothing authorised it"
-        effects: dict[int, int] = defaultdict(int)
-        for sent in requests:
-            if sent.effect is not None:
-                effects[case.window(operation_id, sent.token)] += 1
+    known = dict(case.known(case.protected))
+    for first, second, events in case.successive(known.values()):
+        if first.token == second.token:
+            yield f"{first.operation_id}: token {first.token} was sent twice"
+        is_new = case.window_of_sent(first) != case.window_of_sent(second)
+        if first.token != second.token and events is not None and not is_new and not events & _AUTHORISING:
+            yield f"{first.operation_id}: {second.token} was sent after {first.token}, and nothing authorised it"
+    for operation_id, requests in known.items():
+        effects = Counter(case.window_of_sent(sent) for sent in requests if sent.effect is not None)
         for window, count in effects.items():
             if count > 1:
                 yield f"{operation_id}: {count} effects in window {window}"
@@ -64,23 +46,17 @@ def _one_for_each_content(case: Case) -> Iterator[str]:
     """Where repeats are refused: what a caller sends under another key has no further effect, unless the first one was
     known to have had none when it came."""
     effects: dict[tuple[str, str, tuple[str, bytes]], list[tuple[Sent, Change]]] = defaultdict(list)
-    for _, requests in known(case, case.protected):
+    for _, requests in case.known(case.protected):
         for sent in requests:
-            if sent.effect is not None and sent.route in case.history.terms.refusing_repeats:
-                begun = case.beginning(sent)
-                if begun is not None:
-                    effects[sent.route, sent.scope, sent.request].append((sent, begun))
+            begun = case.beginning(sent)
+            if sent.effect is not None and sent.route in case.history.terms.refusing_repeats and begun is not None:
+                effects[sent.route, sent.scope, sent.request].append((sent, begun))
     for alike in effects.values():
         in_order = sorted(alike, key=lambda one: one[1].number)
         for (first, begun), (second, again) in combinations(in_order, 2):
-            if first.operation_id == second.operation_id:
-                continue
-            ended = {
-                change.event
-                for change in case.changes[first.operation_id]
-                if begun.number < change.number < again.number
-            }
-            if not ended & _FREEING:
+            changes = case.changes[first.operation_id]
+            ended = {change.event for change in changes if begun.number < change.number < again.number}
+            if first.operation_id != second.operation_id and not ended & _FREEING:
                 yield f"{second.operation_id}: an effect that {first.operation_id} had before, of the same request"
 
 
@@ -88,19 +64,14 @@ def invariant_02_intent_before_bytes(case: Case) -> Iterator[str]:
     """The claim was acknowledged to the sender before it sent."""
     acknowledged: dict[tuple[str, str | None], list[tuple[float, float]]] = defaultdict(list)
     for call in case.history.store_calls:
-        if call.verb not in GRANTS or call.result != "Applied":
-            continue
-        if call.executed is not None and call.acknowledged is not None:
+        if call.verb in GRANTS and call.result == "Applied" and None not in (call.executed, call.acknowledged):
             acknowledged[call.gateway, call.operation_id].append((call.executed, call.acknowledged))
-    for operation_id, requests in case.protected.items():
-        for sent in requests:
-            claim = case.claim(sent)
-            if claim is None:
-                yield f"{operation_id}: token {sent.token} was sent, and never granted"
-                continue
-            heard = acknowledged[sent.gateway, operation_id]
-            if not any(executed >= claim.at and arrived <= sent.sent for executed, arrived in heard):
-                yield f"{operation_id}: token {sent.token} was sent before its claim was acknowledged"
+    for sent, claim in case.requests():
+        heard = acknowledged[sent.gateway, sent.operation_id]
+        if claim is None:
+            yield f"{sent.operation_id}: token {sent.token} was sent, and never granted"
+        elif not any(executed >= claim.at and arrived <= sent.sent for executed, arrived in heard):
+            yield f"{sent.operation_id}: token {sent.token} was sent before its claim was acknowledged"
 
 
 def invariant_03_no_phantom(case: Case) -> Iterator[str]:
@@ -113,12 +84,10 @@ def invariant_03_no_phantom(case: Case) -> Iterator[str]:
             yield f"call {call.number}: {answer.verdict} without an answer of the upstream"
         if answer.nonce is None:
             continue
-        given = case.by_nonce.get(answer.nonce, [])
+        given = [(sent.status, sent.answer_body) for sent in case.by_nonce.get(answer.nonce, ())]
         if not given:
             yield f"call {call.number}: answer {answer.nonce} was never given"
-        elif answer.is_whole and not any(
-            (sent.status, sent.answer_body) == (answer.status, answer.body) for sent in given
-        ):
+        elif answer.is_whole and (answer.status, answer.body) not in given:
             yield f"call {call.number}: answer {answer.nonce} is not as the upstream gave it"
 
 
@@ -141,11 +110,8 @@ def invariant_04_agreement(case: Case) -> Iterator[str]:
     for call, answer in case.answers(REPEATED | {"stored"}):
         digest = digest_of(answer.status, answer.body)
         # After an erasure an effect may be recorded once more, as a probe found it.
-        recorded = [
-            each.response_digest
-            for each in case.completed_as(answer.nonce)
-            if each.has_body and each.operation_id not in case.lost
-        ]
+        made = [each for each in case.completed_as(answer.nonce) if each.record.has_body]
+        recorded = [each.record.response_digest for each in made if each.operation_id not in case.lost]
         if recorded and digest not in recorded:
             yield f"call {call.number}: {answer.verdict}, and the record has other bytes"
 
@@ -159,7 +125,7 @@ def invariant_05_definite_means_definite(case: Case) -> Iterator[str]:
     """Released or forgotten: no effect. "Not sent": no request."""
     effects = {
         (sent.operation_id, sent.token): sent
-        for _, requests in known(case, case.protected)
+        for _, requests in case.known(case.protected)
         for sent in requests
         if sent.effect is not None
     }
@@ -175,22 +141,18 @@ def invariant_05_definite_means_definite(case: Case) -> Iterator[str]:
 
 def invariant_06_the_indefinite_is_admitted(case: Case) -> Iterator[str]:
     """Where there is or may be an effect, the record is neither gone nor free before that became known."""
-    for operation_id, requests in case.protected.items():
-        for sent in requests:
-            claim = case.claim(sent)
-            if sent.effect is None or claim is None:
+    for sent, claim in case.requests():
+        if sent.effect is None or claim is None:
+            continue
+        for change in case.changes[sent.operation_id]:
+            if change.number <= claim.number:
                 continue
-            for change in case.changes[operation_id]:
-                if change.number <= claim.number:
-                    continue
-                if change.event in ("complete", "prove", "lost"):
-                    break
-                if change.event in ("disprove", "reinstate"):
-                    yield f"{operation_id}: token {sent.token} had an effect, and then came a {change.event}"
-                    break
-                if change.after is None or (change.event in BEGINNINGS and change.before is None):
-                    yield f"{operation_id}: token {sent.token} had an effect, and the record is gone"
-                    break
+            if change.event in ("complete", "prove", "lost"):
+                break
+            is_gone = change.after is None or (change.event in BEGINNINGS and change.before is None)
+            if is_gone or change.event in ("disprove", "reinstate"):
+                yield f"{sent.operation_id}: token {sent.token} had an effect, then {change.event} to {change.after}"
+                break
 
 
 def invariant_08_one_stored_answer(case: Case) -> Iterator[str]:
@@ -207,22 +169,11 @@ def invariant_08_one_stored_answer(case: Case) -> Iterator[str]:
 
 def invariant_09_the_fingerprint_is_fixed(case: Case) -> Iterator[str]:
     """In one window one request is executed, and only its repeats get its answer."""
-    for operation_id, requests in case.protected.items():
-        in_order = sorted(requests, key=lambda sent: sent.token)
-        for first, second in pairwise(in_order):
-            if first.request == second.request:
-                continue
-            if case.window(operation_id, first.token) != case.window(operation_id, second.token):
-                continue
-            claims = case.claim(first), case.claim(second)
-            if claims[0] is None or claims[1] is None:
-                continue
-            if not {"forget", "lost"} & {change.event for change in case.between(operation_id, claims[0], claims[1])}:
-                yield f"{operation_id}: tokens {first.token} and {second.token} sent different requests"
-    for call in case.history.calls:
-        if call.answer is None or call.answer.nonce is None:
-            continue
-        asked = [sent for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"]
+    for first, second, events in case.successive(case.protected.values()):
+        is_same = first.request == second.request or case.window_of_sent(first) != case.window_of_sent(second)
+        if not is_same and events is not None and not {"forget", "lost"} & events:
+            yield f"{first.operation_id}: tokens {first.token} and {second.token} sent different requests"
+    for call, asked in case.given():
         if any(change.event == "erase" for sent in asked for change in case.changes.get(sent.operation_id, ())):
             # Under an erased key the service may find the effect from before the erasure: the operation is the same.
             continue
@@ -234,8 +185,8 @@ def invariant_10_same_request_same_fingerprint(case: Case) -> Iterator[str]:
     """However it is cut, ordered or spelt, a request is the same one; another has another fingerprint."""
     for operation_id, requests in case.protected.items():
         claims = [(sent, case.claim(sent)) for sent in requests if sent.method != "GET"]
-        known = [(sent, claim.fingerprint) for sent, claim in claims if claim is not None and claim.fingerprint]
-        for (first, one), (second, other) in pairwise(known):
+        prints = [(sent, claim.fingerprint) for sent, claim in claims if claim is not None and claim.fingerprint]
+        for (first, one), (second, other) in pairwise(prints):
             if (first.request == second.request) != (one == other):
                 yield f"{operation_id}: tokens {first.token} and {second.token} have fingerprints that do not fit"
     for calls in case.calls.values():
@@ -254,7 +205,7 @@ def invariant_25_nothing_truncated_is_kept(case: Case) -> Iterator[str]:
         if all(sent.cut is not None and not sent.is_kept_whole for sent in given)
     }
     for completion in case.completions:
-        if completion.event == "complete" and completion.nonce in cut and completion.has_body:
+        if completion.change.event == "complete" and completion.nonce in cut and completion.record.has_body:
             yield f"{completion.operation_id}: the truncated answer {completion.nonce} was recorded"
     for call in case.history.calls:
         answer = call.answer
@@ -266,10 +217,6 @@ def invariant_25_nothing_truncated_is_kept(case: Case) -> Iterator[str]:
 def invariant_26_too_large_is_remembered_without_body(case: Case) -> Iterator[str]:
     """What is longer than the route keeps has no body in the record."""
     for completion in case.completions:
-        given = case.by_nonce.get(completion.nonce or "", [])
-        if (
-            completion.has_body
-            and given
-            and all(len(sent.answer_body) > case.history.terms.stored_bytes_max for sent in given)
-        ):
+        lengths = [len(sent.answer_body) for sent in case.by_nonce.get(completion.nonce or "", ())]
+        if completion.record.has_body and lengths and min(lengths) > case.history.terms.stored_bytes_max:
             yield f"{completion.operation_id}: the long answer {completion.nonce} was recorded with its body"

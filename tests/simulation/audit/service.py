@@ -19,6 +19,7 @@ _OWN_FIELDS = frozenset(
 # What the gateway adds to a response after which the same request may be repeated, unless the service says it itself.
 _ADVICE = frozenset(("retry-after", "x-should-retry", "stripe-should-retry"))
 
+_SENT_FIELDS = ("x-call", "x-forwarded-for")
 _UNRECORDED = frozenset(("set-cookie", "date", "preference-applied"))
 
 
@@ -29,31 +30,27 @@ def invariant_07_real_time_order(case: Case) -> Iterator[str]:
         if case.lost & case.operations.get(calls[0].subject, set()):
             continue
         for nonce, since in _first_told(calls, RECORDED | _ACKNOWLEDGED).items():
-            completions = case.completed_as(nonce)
-            if len(completions) != 1:
-                # More than one: the key was forgotten, and a service that deduplicates said the same again.
+            # More than one: the key was forgotten, and a service that deduplicates said the same again.
+            if len(completions := case.completed_as(nonce)) != 1:
                 continue
-            completion = completions[0]
+            (completion,) = completions
             stale_until = case.stale_until(completion)
+            recorded_at = _recorded(case, completion.operation_id)
             requests = {sent.request for sent in case.by_nonce[nonce] if sent.method != "GET"}
             for call in calls:
-                left, answer = call.left_gateway, call.answer
-                if call.begun <= since or left is None or left >= completion.sure_until or answer is None:
+                left, answer, is_same = call.left_gateway, call.answer, call.request in requests
+                if answer is None or left is None or left >= completion.sure_until:
                     continue
-                if call.number in case.unheard:
-                    # The gateway that was asked knows nothing of what its home has. What it says is for `43`.
+                # What a gateway says that heard nothing of what its home has is for `43`.
+                if call.begun <= since or call.begun < stale_until or call.number in case.unheard:
                     continue
-                if call.begun < stale_until:
+                # What a journal holds is that gateway's alone until the store has it; nor does who delivers it know,
+                # before the store has acknowledged it.
+                is_unknown = answer.verdict in _NOT_YET and call.begun <= completion.at
+                if is_same and (is_unknown or (answer.verdict == "accepted" and call.begun <= recorded_at)):
                     continue
-                is_same = call.request in requests
-                # What a journal holds is that gateway's alone until the store has it.
-                if is_same and call.begun <= completion.at and answer.verdict in _NOT_YET:
-                    continue
-                # Nor does who delivers it know, before the store has acknowledged it.
-                if is_same and answer.verdict == "accepted" and call.begun <= _recorded(case, completion.operation_id):
-                    continue
-                is_acknowledged = call.begun > acknowledged.get(nonce, float("inf"))
-                if not _fits(call, nonce, is_same, has_body=completion.has_body, is_acknowledged=is_acknowledged):
+                is_known = call.begun > acknowledged.get(nonce, math.inf)
+                if not _fits(call, nonce, is_same, has_body=completion.record.has_body, is_acknowledged=is_known):
                     yield f"call {call.number}: {answer.verdict} after {nonce} was stored"
 
 
@@ -96,10 +93,7 @@ def _fits(call: Call, nonce: str, is_same: bool, *, has_body: bool, is_acknowled
 
 def invariant_21_scopes_never_cross(case: Case) -> Iterator[str]:
     """The answer that a caller gets was made for its own scope."""
-    for call in case.history.calls:
-        if call.answer is None or call.answer.nonce is None:
-            continue
-        asked = [sent for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"]
+    for call, asked in case.given():
         if asked and all(sent.scope != call.scope for sent in asked):
             yield f"call {call.number}: scope {call.scope} got an answer made for {asked[0].scope}"
 
@@ -122,10 +116,8 @@ def invariant_22_an_operation_is_its_route_scope_and_key(case: Case) -> Iterator
 
 def invariant_23_an_answer_belongs_to_its_request(case: Case) -> Iterator[str]:
     """What is given at first hand was said to this call; all else to another of the same operation."""
-    for call in case.history.calls:
-        if call.answer is None or call.answer.nonce is None:
-            continue
-        asking = {sent.call for sent in case.by_nonce.get(call.answer.nonce, ()) if sent.method != "GET"}
+    for call, asked in case.given():
+        asking = {sent.call for sent in asked}
         if call.number in asking or not asking:
             continue
         if call.answer.verdict in _OF_THIS_CALL:
@@ -138,20 +130,19 @@ def invariant_24_fidelity(case: Case) -> Iterator[str]:
     """The upstream sees what was sent, the first caller what was answered, but for what is declared."""
     for call in case.history.calls:
         for sent in case.by_call.get(call.number, ()):
+            seen = {name: [value for field, value in sent.headers if field.lower() == name] for name in _SENT_FIELDS}
             if (sent.method, sent.target, sent.body) != ("POST", call.target, call.body):
                 yield f"call {call.number}: the upstream saw another request"
-            marks = [value for name, value in sent.headers if name.lower() == "x-call"]
-            if marks != [str(call.number), "again"]:
+            if seen["x-call"] != [str(call.number), "again"]:
                 yield f"call {call.number}: the upstream saw other fields"
-            if [value for name, value in sent.headers if name.lower() == "x-forwarded-for"] != [CLIENT_ADDRESS]:
+            if seen["x-forwarded-for"] != [CLIENT_ADDRESS]:
                 yield f"call {call.number}: the upstream saw another client"
     for call, answer in case.answers(frozenset(("stored", "released", "unkeyed"))):
         given = [sent for sent in case.by_nonce.get(answer.nonce or "", ()) if sent.call == call.number]
         if not given:
             continue
         # Who asked to wait for the delivery of a kept request gets what the record has.
-        is_kept = any(change.event == "accept" for change in case.changes.get(given[0].operation_id, ()))
-        ignored = _OWN_FIELDS | _UNRECORDED if is_kept else _OWN_FIELDS
+        ignored = _OWN_FIELDS | (_UNRECORDED if case.was_kept(given[0].operation_id) else set())
         if answer.verdict == "released":
             ignored |= _ADVICE - {name.lower() for name, _ in given[0].answer_headers}
         got = [field for field in answer.headers if field[0].lower() not in ignored]
@@ -173,14 +164,12 @@ def invariant_27_unprotected_is_sent_once(case: Case) -> Iterator[str]:
 def invariant_30_everything_converges(case: Case) -> Iterator[str]:
     """In the end nothing is claimed, and every call is over."""
     for operation_id, view in case.history.final.items():
-        if view.state == "claimed" and case.is_stretched(operation_id, case.history.ended):
-            continue
         is_early = view.next_attempt_us > case.history.store_us(case.history.ended)
-        if view.state == "accepted" and (case.first_losses or (is_early and case.history.jumps)):
-            # What the store forgot may have been its delivery: it waits for an operator. Or the store's clock was set
-            # back, and reaches the time of its next attempt later.
-            continue
-        if view.state == "accepted" and _is_stopped(case, view):
+        # What the store forgot may have been its delivery: it waits for an operator. Or the store's clock was set back,
+        # and reaches the time of its next attempt later.
+        waits = view.state == "accepted" and (case.first_losses or (is_early and case.history.jumps))
+        lasts = view.state == "claimed" and case.is_stretched(operation_id, case.history.ended)
+        if waits or lasts or (view.state == "accepted" and _is_stopped(case, view)):
             continue
         if view.state not in ("completed", "released", "tombstone", "in_doubt", "dead_letter"):
             yield f"{operation_id}: {view.state} in the end"
@@ -233,8 +222,7 @@ def _is_kept_back(case: Case, call: Call) -> bool:
     """Whether its request is kept, and was not delivered because of a loss, or because a clock prolonged its doubt."""
     if not case.first_losses and not case.history.jumps:
         return False
-    operation_ids = case.operations.get(call.subject, ())
-    return any(change.event == "accept" for each in operation_ids for change in case.changes[each])
+    return any(map(case.was_kept, case.operations.get(call.subject, ())))
 
 
 def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[str]:
@@ -243,9 +231,7 @@ def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[s
     is_calm = not case.history.faults
     for call in case.history.calls:
         requests = [sent for sent in case.by_call.get(call.number, ()) if sent.is_protected]
-        is_kept = any(
-            change.event == "accept" for sent in requests for change in case.changes.get(sent.operation_id, ())
-        )
+        is_kept = any(case.was_kept(sent.operation_id) for sent in requests)
         if len(requests) > 1 and not is_kept:
             yield f"call {call.number}: sent {len(requests)} times"
         answer = call.answer
@@ -267,14 +253,8 @@ def _is_superseded(case: Case, sent: Sent, call: Call) -> bool:
 # What a gateway may say of a protected request while nothing is wrong. `key-reused` and what is like it is the caller's
 # doing, and has its own checks.
 _HEALTHY = RECORDED - {"journaled", "recovered"} | {
-    "released",
-    "accepted",
-    "in-flight",
-    "key-reused",
-    "likely-duplicate",
-    "key-expired",
-    "response-not-stored",
-}
+    "released", "accepted", "in-flight", "key-reused", "likely-duplicate", "key-expired", "response-not-stored",
+}  # fmt: skip
 
 
 def invariant_33_without_faults_nothing_is_wrong(case: Case) -> Iterator[str]:
@@ -343,11 +323,9 @@ def invariant_35_a_clock_that_jumps_runs_nothing(case: Case) -> Iterator[str]:
                 fault = _run_again(changes[len(before) :], is_resent=operation_id in resent)
                 if fault:
                     yield f"{operation_id}: {fault} after the clock was set at {jump.at:.3f}"
-    for operation_id, requests in case.protected.items():
-        for sent in requests:
-            claim = case.claim(sent)
-            if claim is not None and case.history.was_set(claim.at, sent.sent):
-                yield from _not_its_own(case, sent, claim, is_resent=operation_id in resent)
+    for sent, claim in case.requests():
+        if claim is not None and case.history.was_set(claim.at, sent.sent):
+            yield from _not_its_own(case, sent, claim, is_resent=sent.operation_id in resent)
 
 
 def _run_again(later: list[Change], *, is_resent: bool) -> str | None:
@@ -379,11 +357,8 @@ def _is_ghost(case: Case, operation_id: str, token: int) -> bool:
     Said again, that one was answered, and the key was forgotten before the first arrived. Nobody knows of such a claim,
     and nothing is ever sent under it.
     """
-    granted = {
-        change.number
-        for change in case.changes[operation_id]
-        if change.event in GRANTS and change.after is not None and change.after.token == token
-    }
+    changes = case.changes[operation_id]
+    granted = {each.number for each in changes if each.event in GRANTS and each.after and each.after.token == token}
     timeout = case.history.terms.store_timeout_seconds
     return any(
         call.executed is not None and call.executed - call.begun > timeout and call.acknowledged is None
@@ -402,12 +377,9 @@ def invariant_36_nothing_is_left(case: Case) -> Iterator[str]:
 
 def invariant_37_the_books_balance(case: Case) -> Iterator[str]:
     """What a gateway told of claims and endings is what the store has."""
-    granted, said = set(), set()
-    for change in case.history.changes:
-        if change.after is not None and change.event in GRANTS:
-            granted.add(str(change.after.token))
-        if change.token is not None:
-            said.add(f"{change.token} {change.event}")
+    changes = case.history.changes
+    granted = {str(each.after.token) for each in changes if each.after is not None and each.event in GRANTS}
+    said = {f"{each.token} {each.event}" for each in changes if each.token is not None}
     told: set[str] = set()
     for gateway, kind, detail in case.history.facts:
         is_again = detail in told and not case.lost

@@ -18,44 +18,27 @@ from tests.simulation.audit.case import (
     settled,
     state_of,
 )
-from tests.simulation.audit.memory import is_believer, known
 from tests.simulation.history import Change, Fault, Sent, View
 
-# The life of an operation, as the contract has it: state and event, and the state after.
+# The life of an operation, as the contract has it: by state, the events and the state after.
 _TABLE = {
-    ("absent", "claim"): "claimed",
-    ("released", "claim"): "claimed",
-    ("released", "complete"): "completed",
-    ("absent", "accept"): "accepted",
-    ("released", "accept"): "accepted",
-    ("accepted", "dispatch"): "claimed",
-    ("accepted", "complete"): "completed",
-    ("accepted", "withdraw"): "released",
-    ("claimed", "postpone"): "accepted",
-    ("in_doubt", "postpone"): "accepted",
-    ("claimed", "bury"): "dead_letter",
-    ("in_doubt", "bury"): "dead_letter",
-    ("in_doubt", "reinstate"): "accepted",
-    ("dead_letter", "complete"): "completed",
-    ("dead_letter", "requeue"): "accepted",
-    ("dead_letter", "withdraw"): "released",
-    ("claimed", "renew"): "claimed",
-    ("claimed", "complete"): "completed",
-    ("claimed", "release"): "released",
-    ("claimed", "forget"): "released",
-    ("in_doubt", "forget"): "released",
-    ("claimed", "abandon"): "in_doubt",
-    ("in_doubt", "complete"): "completed",
-    ("in_doubt", "release"): "released",
-    ("in_doubt", "abandon"): "in_doubt",
-    ("in_doubt", "takeover"): "claimed",
-    ("in_doubt", "prove"): "completed",
-    ("in_doubt", "disprove"): "released",
-    ("completed", "purge"): "tombstone",
-    ("released", "erase"): "absent",
-    ("tombstone", "erase"): "absent",
-}
-_ON_WHAT_WAS_READ = frozenset(("dispatch", "takeover", "prove", "disprove", "reinstate", "requeue", "withdraw"))
+    "absent": {"claim": "claimed", "accept": "accepted"},
+    "released": {"claim": "claimed", "accept": "accepted", "complete": "completed", "erase": "absent"},
+    "accepted": {"dispatch": "claimed", "complete": "completed", "withdraw": "released"},
+    "dead_letter": {"complete": "completed", "requeue": "accepted", "withdraw": "released"},
+    "claimed": {
+        "renew": "claimed", "complete": "completed", "release": "released", "forget": "released",
+        "abandon": "in_doubt", "postpone": "accepted", "bury": "dead_letter",
+    },
+    "in_doubt": {
+        "abandon": "in_doubt", "takeover": "claimed", "complete": "completed", "prove": "completed",
+        "release": "released", "forget": "released", "disprove": "released", "postpone": "accepted",
+        "reinstate": "accepted", "bury": "dead_letter",
+    },
+    "completed": {"purge": "tombstone"},
+    "tombstone": {"erase": "absent"},
+}  # fmt: skip
+_ON_WHAT_WAS_READ = BEGINNINGS | {"dispatch", "takeover", "prove", "disprove", "reinstate", "requeue", "withdraw"}
 # Which resolution must have been the last word before a late answer, by the state that it left.
 _BEFORE_A_LATE_ANSWER = {"released": "disprove", "accepted": "reinstate", "dead_letter": "reinstate"}
 # Whether the request must be kept, for the events for which that matters.
@@ -81,7 +64,7 @@ def _fault_of(change: Change) -> str | None:
     before = settled(change.before, change.at_us)
     if change.event in ("sweep", "settle"):
         return None if state_of(change.after) == state_of(before) else "it is not what time did"
-    expected = _TABLE.get((state_of(before), change.event))
+    expected = _TABLE[state_of(before)].get(change.event)
     if expected is None:
         return f"there is no such row from {state_of(before)}"
     if state_of(change.after) != expected:
@@ -92,45 +75,40 @@ def _fault_of(change: Change) -> str | None:
 
 
 def _fault_of_fence(change: Change, before: View) -> str | None:
-    if change.event in HOLDER_EVENTS and (change.token, change.attempt) != (before.token, before.attempt):
-        return "it is not the holder's to say"
-    if change.event in _ON_WHAT_WAS_READ and change.read_token != before.token:
-        return "another token was read"
-    if _KEPT.get(change.event, before.is_kept) != before.is_kept:
-        return "the request is not kept" if not before.is_kept else "the request is kept"
-    # A wait that begins in the future is of a clock that was set back, and over.
-    if change.event == "dispatch" and before.waits_since_us <= change.at_us < before.next_attempt_us:
-        return "the next attempt was not due"
-    if change.event in BEGINNINGS:
-        if change.read_token != before.token:
-            return "another token was read"
-        if before.fingerprint is not None and change.fingerprint != before.fingerprint:
-            return "the fingerprint is another"
+    named = change.token, change.attempt
     late = _BEFORE_A_LATE_ANSWER.get(before.state)
-    if change.event == "complete" and late not in (None, before.last_event):
-        return f"it was no {late} that came before"
-    return None
+    # A wait that begins in the future is of a clock that was set back, and over.
+    is_early = before.waits_since_us <= change.at_us < before.next_attempt_us
+    is_another = before.fingerprint is not None and change.fingerprint != before.fingerprint
+    is_kept = _KEPT.get(change.event, before.is_kept) == before.is_kept
+    faults = {
+        "it is not the holder's to say": change.event in HOLDER_EVENTS and named != (before.token, before.attempt),
+        "another token was read": change.event in _ON_WHAT_WAS_READ and change.read_token != before.token,
+        f"whether the request is kept: {before.is_kept}": not is_kept,
+        "the next attempt was not due": change.event == "dispatch" and is_early,
+        "the fingerprint is another": change.event in BEGINNINGS and is_another,
+        f"it was no {late} that came before": change.event == "complete" and late not in (None, before.last_event),
+    }
+    return next((fault for fault, is_found in faults.items() if is_found), None)
 
 
 def invariant_12_a_lapsed_claim_sends_nothing(case: Case) -> Iterator[str]:
     """No byte leaves once as much time has passed as the store gave, whatever was done to its clock since."""
-    for operation_id, requests in case.protected.items():
-        for sent in requests:
-            lease_until = 0.0
-            for change in case.changes.get(operation_id, ()):
-                after = change.after
-                # What a sweep makes of a lease it gives to nobody.
-                if change.event == "sweep":
-                    continue
-                if change.at <= sent.sent and after is not None and after.token == sent.token:
-                    lease_until = max(lease_until, lease_end(change, after))
-            if lease_until <= sent.sent:
-                yield f"{operation_id}: token {sent.token} was sent after its lease"
+    for sent, _ in case.requests():
+        # What a sweep makes of a lease it gives to nobody.
+        given = [
+            lease_end(change, change.after)
+            for change in case.changes.get(sent.operation_id, ())
+            if change.event != "sweep" and change.at <= sent.sent
+            if change.after is not None and change.after.token == sent.token
+        ]
+        if max(given, default=0.0) <= sent.sent:
+            yield f"{sent.operation_id}: token {sent.token} was sent after its lease"
 
 
 def invariant_13_tokens_increase(case: Case) -> Iterator[str]:
     """Each grant and each acceptance has a higher token than any before on the same operation."""
-    for operation_id, changes in known(case, case.changes):
+    for operation_id, changes in case.known(case.changes):
         highest = 0
         for change in changes:
             if change.event in GRANTS | BEGINNINGS and change.after is not None:
@@ -147,7 +125,7 @@ def invariant_14_a_superseded_holder_changes_nothing(case: Case) -> Iterator[str
         if window is not None and window[0] in case.lost:
             continue
         completion = None if window is None else recorded.get(window)
-        if completion is None or completion.nonce != answer.nonce or not completion.has_body:
+        if completion is None or completion.nonce != answer.nonce or not completion.record.has_body:
             yield f"call {call.number}: stored, but the record has another answer or none"
     for change in case.history.changes:
         before = change.before
@@ -199,15 +177,13 @@ def invariant_16_a_completed_record_never_changes(case: Case) -> Iterator[str]:
 
 def invariant_17_in_doubt_is_inert(case: Case) -> Iterator[str]:
     """A request leaves only while the record is claimed under its own token."""
-    for operation_id, requests in case.protected.items():
-        for sent in requests:
-            claim = case.claim(sent)
-            if operation_id in case.lost or (claim is not None and case.history.was_set(claim.at, sent.sent)):
-                # Who claimed does not hear of a clock that was set; what he may still do is for `35`.
-                continue
-            record = case.record_at(operation_id, sent.sent)
-            if record is None or record.state != "claimed" or record.token != sent.token:
-                yield f"{operation_id}: token {sent.token} was sent while the record was {state_of(record)}"
+    for sent, claim in case.requests():
+        if sent.operation_id in case.lost or (claim is not None and case.history.was_set(claim.at, sent.sent)):
+            # Who claimed does not hear of a clock that was set; what he may still do is for `35`.
+            continue
+        record = case.record_at(sent.operation_id, sent.sent)
+        if record is None or record.state != "claimed" or record.token != sent.token:
+            yield f"{sent.operation_id}: token {sent.token} was sent while the record was {state_of(record)}"
 
 
 def invariant_18_nothing_open_is_swept(case: Case) -> Iterator[str]:
@@ -222,24 +198,20 @@ def invariant_18_nothing_open_is_swept(case: Case) -> Iterator[str]:
 
 def invariant_19_a_sweep_never_races_a_claim(case: Case) -> Iterator[str]:
     """Between a claim and its bytes nothing takes the record away."""
-    for operation_id, requests in case.protected.items():
-        for sent in requests:
-            claim = case.claim(sent)
-            if claim is None:
-                continue
-            for change in case.changes[operation_id]:
-                is_between = change.number > claim.number and change.at <= sent.sent
-                if is_between and state_of(change.after) == "in_doubt" and case.history.was_set(claim.at, change.at):
-                    continue
-                if is_between and change.event in ("sweep", "erase") and not is_shortening(change):
-                    yield f"{operation_id}: {change.event} between the claim of token {sent.token} and its bytes"
+    for sent, claim in case.requests():
+        for change in case.changes[sent.operation_id] if claim is not None else ():
+            is_between = change.number > claim.number and change.at <= sent.sent
+            is_lapse = state_of(change.after) == "in_doubt" and case.history.was_set(claim.at, change.at)
+            is_end = change.event in ("sweep", "erase") and not is_shortening(change)
+            if is_between and is_end and not is_lapse:
+                yield f"{sent.operation_id}: {change.event} between the claim of token {sent.token} and its bytes"
 
 
 def invariant_20_nothing_expired_reappears(case: Case) -> Iterator[str]:
     """Whoever asks after an answer's window ended does not get it."""
     for call, answer in case.answers(REPEATED | {"stored"}):
-        known = case.completed_as(answer.nonce)
-        if known and call.begun >= max(completion.surely_gone for completion in known):
+        made = case.completed_as(answer.nonce)
+        if made and call.begun >= max(completion.surely_gone for completion in made):
             yield f"call {call.number}: got {answer.nonce}, which had expired or was purged"
 
 
@@ -253,7 +225,7 @@ def invariant_29_a_lost_memory_is_not_taken_for_absence(case: Case) -> Iterator[
         first = case.first_losses.get(change.region)
         if first is None or change.number < first.number or change.event not in BEGINNINGS:
             continue
-        if not is_believer(case, change):
+        if not case.is_believer(change):
             before, lost = settled(change.before, change.at_us), losses.get(change.operation_id)
             if before is None:
                 yield f"{change.operation_id}: claimed as absent at {change.at:.3f}, after a loss at {first.at:.3f}"
@@ -273,7 +245,7 @@ def invariant_28_what_was_acknowledged_is_kept(case: Case) -> Iterator[str]:
             final = case.history.final.get(completion.operation_id)
             if final is None or final.state != "completed" or final.nonce != answer.nonce:
                 yield f"call {call.number}: stored as {answer.nonce}, and the record is {state_of(final)}"
-            elif final.response_digest != completion.response_digest:
+            elif final.response_digest != completion.record.response_digest:
                 yield f"call {call.number}: stored as {answer.nonce}, and the record has other bytes by now"
 
 
@@ -299,7 +271,7 @@ _FINAL_COMMANDS = frozenset(("complete", "prove", "disprove", "withdraw", "lost"
 
 def invariant_39_what_is_to_be_delivered_had_no_effect(case: Case) -> Iterator[str]:
     """What is accepted or a dead letter had no effect, and has none later by an attempt of before."""
-    for operation_id, changes in known(case, case.changes):
+    for operation_id, changes in case.known(case.changes):
         if operation_id in case.lost:
             continue
         effects = [sent for sent in case.protected.get(operation_id, ()) if sent.effect is not None]
@@ -347,7 +319,7 @@ def invariant_40_a_lane_keeps_its_order(case: Case) -> Iterator[str]:
 def _effects_out_of_order(case: Case, passed: dict[tuple[str, int | None], set[str]]) -> Iterator[str]:
     """What the service saw, by the accounts that it was told."""
     accounts: dict[tuple[str, str, str], list[tuple[float, int, Sent]]] = defaultdict(list)
-    for operation_id, requests in known(case, case.protected):
+    for operation_id, requests in case.known(case.protected):
         for sent in requests:
             begun = case.beginning(sent)
             if operation_id not in case.lost and sent.route in case.history.terms.ordered and sent.effect and begun:

@@ -16,7 +16,6 @@ import pytest
 from gateway.store.base import StartRefused
 from gateway.store.memory.epoch import (
     MISSING_COUNTS_US,
-    PLACES,
     TOKENS_SKIPPED,
     Amnesia,
     Seen,
@@ -144,21 +143,6 @@ def files(tmp_path: Path) -> Iterator[WitnessFiles]:
     files.close()
 
 
-def test_what_was_noted_is_read(files: WitnessFiles, tmp_path: Path) -> None:
-    """By everybody, at once and after the end; a later note of a link takes the place of the one before."""
-    other = WitnessFiles(tmp_path)
-    assert other.read().notes == ()
-    later = replace(WITNESS_NOTE, number=2**63, at_us=-1)
-    for place in (0, PLACES - 1):
-        files.write(place, WITNESS_NOTE)
-    files.write(0, later)
-    assert set(other.read().notes) == set(files.read().notes) == {later, WITNESS_NOTE}
-    assert other.read().ended == frozenset()
-    files.close()
-    assert set(other.read().notes) == {later, WITNESS_NOTE}
-    assert len(other.read().ended) == 1
-
-
 def test_a_reader_beside_a_writer(files: WitnessFiles, tmp_path: Path) -> None:
     """Whoever reads while notes are written gets one of them, and in their order."""
     with ThreadPoolExecutor(1) as pool:
@@ -201,16 +185,6 @@ def test_a_file_that_cannot_be_read_is_refused(damage: Callable[[Path], None], t
     damage(path)
     with pytest.raises(StartRefused, match=rf"{tmp_path}.*Repair it, or remove it"):
         WitnessFiles(tmp_path).read()
-
-
-def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
-    """A gateway that could note nothing, or not see what others noted, does not start."""
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StartRefused, match="cannot be written to"):
-        WitnessFiles(tmp_path / "file").open()
-    with pytest.raises(StartRefused, match="cannot be read"):
-        WitnessFiles(tmp_path / "file").read()
-    assert WitnessFiles(tmp_path / "missing").read().notes == ()
 
 
 def test_a_disk_that_takes_no_note(files: WitnessFiles, caplog: pytest.LogCaptureFixture) -> None:

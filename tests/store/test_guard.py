@@ -18,13 +18,11 @@ from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, St
 from gateway.store.memory import guard as guard_module
 from gateway.store.memory.epoch import (
     TOKENS_SKIPPED,
-    Amnesia,
     Seen,
     SeenFile,
     SharedNote,
     WitnessFiles,
     amnesia_of,
-    memo_of,
 )
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Living, RecipeConflict, Serving
@@ -57,6 +55,12 @@ async def opened(
         yield guard
 
 
+def host(directory: Path, name: str) -> Path:
+    """The state directory of a host that never ran a gateway."""
+    (directory / name).mkdir()
+    return directory / name
+
+
 async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
     """Let a gateway see a store that grants so many claims, and stop."""
     async with opened(memory, directory, shared=shared) as guard:
@@ -65,43 +69,51 @@ async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, sh
         await guard.exchange_notes()
 
 
-@pytest.mark.parametrize("loss", ["older-state", "other-store"])
-async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
-    """After a restore or a failover absent keys are refused for the window, known ones are served, and tokens jump."""
-    memory = Memory()
-    await grown(memory, tmp_path, 5)
+def lose(memory: Memory, loss: str) -> None:
     if loss == "older-state":
         memory.token = 2
         del memory.records[UUID(int=4)]
     else:
         memory.identity = "another"
-    facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as guard:
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(99))
-        assert isinstance(await guard.apply(claim(1)), Fenced)
-        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert changed.is_lost
-        assert changed.left_seconds == WINDOW_US / 1e6
-        memory.clock.advance(WINDOW_US / 1e6)
-        result = await guard.apply(claim(99))
-        assert isinstance(result, Applied)
-        assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
-async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
-    """Once somebody accepted the loss, absent keys are granted, at once in gateways that run as well."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    memory.identity = "another"
-    facts: list[Fact] = []
+async def check_lost(guard: EpochGuard, memory: Memory, facts: list[Fact]) -> str:
+    """Absent keys are refused for the window, known ones are served, and tokens jump. Returns why."""
+    with pytest.raises(Amnesic):
+        await guard.apply(claim(99))
+    assert isinstance(await guard.apply(claim(1)), Fenced)
+    (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+    assert (changed.is_lost, changed.left_seconds) == (True, WINDOW_US / 1e6)
+    memory.clock.advance(WINDOW_US / 1e6)
+    result = await guard.apply(claim(99))
+    assert isinstance(result, Applied)
+    assert result.snapshot.record.token > TOKENS_SKIPPED
+    return changed.why
+
+
+LOSSES = ("older-state", "other-store")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
+    """After a restore or a failover."""
+    memory, facts = Memory(), list[Fact]()
+    await grown(memory, tmp_path, 5)
+    lose(memory, loss)
     async with opened(memory, tmp_path, facts) as guard:
-        accepted = amnesia_of(await guard.cold.check_memory())
-        memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
-        assert isinstance(await guard.apply(claim(99)), Applied)
-        told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert [fact.is_lost for fact in told] == [True, False]
-        assert told[-1].by == "ann"
+        await check_lost(guard, memory, facts)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_host_without_a_note_knows_what_the_others_saw(
+    tmp_path: Path, redis_url: str, no_haste: None, loss: str
+) -> None:
+    """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
+    memory, facts, shared = Memory(), list[Fact](), RedisSeen(redis_url, "shop")
+    await grown(memory, host(tmp_path, "one"), 5, shared=shared)
+    lose(memory, loss)
+    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as guard:
+        assert "as other gateways noted" in await check_lost(guard, memory, facts)
 
 
 async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
@@ -269,12 +281,6 @@ async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
             pass
 
 
-def host(directory: Path, name: str) -> Path:
-    """The state directory of a host that never ran a gateway."""
-    (directory / name).mkdir()
-    return directory / name
-
-
 async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
     """Whether the claim on a key that the store does not have is refused for what it may have forgotten."""
     try:
@@ -282,29 +288,6 @@ async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
     except Amnesic:
         return True
     return False
-
-
-@pytest.mark.parametrize("loss", ["older-state", "other-store"])
-async def test_a_host_without_a_note_knows_what_the_others_saw(
-    tmp_path: Path, redis_url: str, no_haste: None, loss: str
-) -> None:
-    """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
-    memory, shared = Memory(), RedisSeen(redis_url, "shop")
-    await grown(memory, host(tmp_path, "one"), 5, shared=shared)
-    if loss == "older-state":
-        memory.token = 2
-        del memory.records[UUID(int=4)]
-    else:
-        memory.identity = "another"
-    facts: list[Fact] = []
-    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as guard:
-        assert await is_refused(guard)
-        assert isinstance(await guard.apply(claim(1)), Fenced)
-        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert (changed.is_lost, "as other gateways noted" in changed.why) == (True, True)
-        memory.clock.advance(WINDOW_US / 1e6)
-        result = await guard.apply(claim(99))
-        assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
 async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_url: str) -> None:
@@ -461,21 +444,6 @@ async def test_a_host_without_notes_waits_for_the_shared_one(tmp_path: Path, red
             await guard.apply(claim(2))
 
 
-async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
-    async with started(MemoryStore(Memory())) as store:
-        await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
-        for _ in range(9):
-            await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
-    async with opened(store.memory, tmp_path, store=store):
-        await eventually(lambda: caplog.records, 10)
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
-        'and runs again if it is forwarded; a route with "operation: create_payment" finds these keys'
-    )
-
-
 async def test_a_store_that_must_not_be_used_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -510,23 +478,6 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
     assert not (await store.cold.compare_configuration(renamed)).conflicts
 
 
-async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
-    memory = Memory()
-    other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
-    store = MemoryStore(memory)
-    await store.start()
-    await store.cold.compare_configuration(other)
-    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
-        pass
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        "service books runs, and its operation create has the same requests as operation create of service shop: "
-        "they count as two services. If shop is books under a new name, a repeat of an old "
-        "request runs again: stop this gateway and keep the name with `service: books`"
-    )
-
-
 async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Path) -> None:
     """The next gateway is asked about keys that the one which goes on finds as before."""
     memory = Memory()
@@ -541,6 +492,39 @@ async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Pa
         with pytest.raises(StartRefused):
             await third.start()
         await third.close()
+
+
+SHOP = [("POST /a", "create")]
+BOOKS = serving(SHOP, service="books", gateway_id=UUID(int=2))
+WARNINGS: dict[str, tuple[Serving, Serving, str]] = {
+    "keys-without-a-route": (
+        serving(recipes={"create": b"recipe", "route": b"recipe"}),
+        serving(recipes={"route": b"recipe"}),
+        "operation create has 9 living keys and no route: a repeat of one of its requests is not recognised, "
+        'and runs again if it is forwarded; a route with "operation: create" finds these keys',
+    ),
+    "a-second-service": (
+        BOOKS,
+        serving(SHOP),
+        "service books runs, and its operation create has the same requests as operation create of service shop: "
+        "they count as two services. If shop is books under a new name, a repeat of an old "
+        "request runs again: stop this gateway and keep the name with `service: books`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "now", "told"), WARNINGS.values(), ids=WARNINGS)
+async def test_what_a_start_warns_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Serving, now: Serving, told: str
+) -> None:
+    """Whoever renames a route or a service reads what is not found any more, and what to write."""
+    async with started(MemoryStore(Memory())) as store:
+        await store.cold.compare_configuration(before)
+        for _ in range(9):
+            await do(store, Hand(Script(new_identity(operation="create", service=before.service))), Hand.claim)
+    async with opened(store.memory, tmp_path, store=store, serves=now):
+        await eventually(lambda: caplog.records, 10)
+    assert [record.getMessage() for record in caplog.records] == [told]
 
 
 class AwayStore(MemoryStore):

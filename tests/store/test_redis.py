@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import uuid4
 
 import pytest
 import uvloop
@@ -36,8 +36,7 @@ from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 from tests.support.relay import Relay
 
-ERA = f"{key_of(UUID(int=0)).partition('{')[0]}era"
-
+LONG_SECONDS = 30.0
 _numbers = itertools.count(1)
 
 pytestmark = pytest.mark.usefixtures("no_haste")
@@ -202,12 +201,9 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkey
             answers = await asyncio.gather(*(tier.get(id_of(snapshot)) for _ in range(200)), return_exceptions=True)
         assert {isinstance(answer, StoreError) for answer in answers} == {True}
         assert not tier.up
-        with pytest.raises(NotApplied):
-            await tier.get(id_of(snapshot))
-        with pytest.raises(NotApplied):
-            await tier.put(snapshot, boot_seconds())
-        with pytest.raises(NotApplied):
-            await tier.announce(id_of(snapshot))
+        for ask in (tier.get, tier.announce, lambda _: tier.put(snapshot, boot_seconds())):
+            with pytest.raises(NotApplied):
+                await ask(id_of(snapshot))
         own_redis.resume()
         await until_up(tier)
         assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
@@ -236,6 +232,70 @@ def test_connections_that_were_reset_unused_are_replaced(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(reset_and_use())
+
+
+SAID: dict[str, Callable[[RedisFastTier, Snapshot], Awaitable[None]]] = {
+    "put": lambda tier, snapshot: tier.put(snapshot, boot_seconds()),
+    "refused-put": lambda tier, snapshot: tier.put(snapshot, 0.0),
+    "announce": lambda tier, snapshot: tier.announce(id_of(snapshot)),
+    "purge": lambda tier, snapshot: tier.forget(id_of(snapshot)),
+}
+
+
+async def wait_listening(url: str, number: int = 1, channel: str = "idempotency-gateway:purges") -> None:
+    """Return when so many listen there."""
+    with client(url) as redis:
+        await eventually(lambda: int(redis.pubsub_numsub(channel)[0][1]) == number, what="they listen")
+
+
+@pytest.mark.parametrize("say", SAID.values(), ids=SAID)
+async def test_whoever_waits_on_another_gateway_is_woken(
+    tier: RedisFastTier, redis_url: str, say: Callable[[RedisFastTier, Snapshot], Awaitable[None]]
+) -> None:
+    """Everything that is said of an operation wakes its waiters, and nobody else's."""
+    snapshot = completed()
+    await wait_listening(redis_url)
+    async with (
+        fast_tier(redis_url) as other,
+        tier.watch(id_of(snapshot)) as watch,
+        tier.watch(uuid4()) as stranger,
+    ):
+        await say(other, snapshot)
+        assert await watch.wait_changed(LONG_SECONDS)
+        assert not await stranger.wait_changed(0)
+
+
+async def test_nothing_stays_subscribed(tier: RedisFastTier, redis_url: str) -> None:
+    """A subscription ends with its last waiter, also when that one is cancelled."""
+    operation_id = uuid4()
+    channel = key_of(operation_id)
+
+    async def wait() -> None:
+        async with tier.watch(operation_id), tier.watch(operation_id) as watch:
+            await watch.wait_changed(LONG_SECONDS)
+
+    await wait_listening(redis_url)
+    waiter = asyncio.create_task(wait())
+    await wait_listening(redis_url, 1, channel)
+    waiter.cancel()
+    await asyncio.gather(waiter, return_exceptions=True)
+    await wait_listening(redis_url, 0, channel)
+
+
+async def test_a_lost_link_wakes_the_waiters_and_is_restored(own_redis: RedisServer) -> None:
+    """Who waits is told to look when news may have been missed, and hears again once the server is back."""
+    operation_id = uuid4()
+    async with fast_tier(own_redis.url) as tier:
+        await wait_listening(own_redis.url)
+        async with tier.watch(operation_id) as watch:
+            own_redis.kill()
+            assert await watch.wait_changed(LONG_SECONDS)
+            own_redis.start()
+            # Once more when it is heard again: what happened in between was missed.
+            assert await watch.wait_changed(LONG_SECONDS)
+            with client(own_redis.url) as redis:
+                redis.publish(key_of(operation_id), b"")
+            assert await watch.wait_changed(LONG_SECONDS)
 
 
 @asynccontextmanager
@@ -324,12 +384,9 @@ async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
     tier = RedisFastTier(redis_url)
     tier.on_change(lambda up, why: changes.append((up, why)))
     async with started(tier):
-        with pytest.raises(NotApplied):
-            await tier.get(id_of(snapshot))
-        with pytest.raises(NotApplied):
-            await tier.put(snapshot, boot_seconds())
-        with pytest.raises(NotApplied):
-            await tier.forget(id_of(snapshot))
+        for ask in (tier.get, tier.forget, lambda _: tier.put(snapshot, boot_seconds())):
+            with pytest.raises(NotApplied):
+                await ask(id_of(snapshot))
         assert (tier.up, changes) == (False, [])
         tier.bind(STORE)
         assert (tier.up, changes) == (True, [(True, "")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,8 @@ from gateway.app.stores import bare_store, finish_upgrade, is_migrated, migrate_
 from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
-from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, why_refused
+from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US
 from gateway.store.base import NotApplied, StartRefused
-from gateway.store.memory.guard import EpochGuard
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do, started
 from tests.store.guards import a_guard
@@ -113,14 +113,12 @@ async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Pat
         with pytest.raises(NotApplied, match="serves up to"):
             await guard.apply(hand.claim())
         memory.level = PROGRAM_LEVEL
-        await eventually(lambda: _is_granted(guard, hand), 30.0)
 
+        async def is_granted() -> bool:
+            (told,) = await asyncio.gather(guard.apply(hand.claim()), return_exceptions=True)
+            return isinstance(told, Applied)
 
-async def _is_granted(guard: EpochGuard, hand: Hand) -> bool:
-    try:
-        return isinstance(await guard.apply(hand.claim()), Applied)
-    except NotApplied:
-        return False
+        await eventually(is_granted, 30.0)
 
 
 async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url: str, tmp_path: Path) -> None:
@@ -137,19 +135,3 @@ async def test_a_worker_of_an_older_program_is_not_listed_any_more(postgres_url:
         assert not (await store.beat(known.gateway_id, ()))[1]
         with pytest.raises(NotApplied):
             await store.join(known.gateway_id, known.gateway_id, "here", "boot", ())
-
-
-@pytest.mark.parametrize(
-    ("level", "oldest", "program", "says"),
-    [
-        (1, 1, 2, None),
-        (2, 1, 2, None),
-        (3, 1, 2, "serves up to 2"),
-        (1, 2, 3, "no release can be left out. Run one of level 2 everywhere"),
-    ],
-    ids=["before", "own", "later", "left-out"],
-)
-def test_two_successive_levels_are_served(level: int, oldest: int, program: int, says: str | None) -> None:
-    """The level of a program and the one before it."""
-    why = why_refused(level, oldest, program)
-    assert why is None if says is None else says in (why or "")

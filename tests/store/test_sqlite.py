@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +13,6 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import apsw
 import pytest
@@ -320,23 +316,6 @@ async def test_a_command_that_cannot_be_kept_harms_no_neighbour(store: SqliteSto
     assert await state(store, bad) is State.ABSENT
 
 
-async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
-    """Without space a command is definitely not applied; with space again the store goes on by itself."""
-    writing, _ = store._started()
-
-    def limit_pages(pages: int) -> None:
-        store._writer.workplace().cursor.execute(f"PRAGMA max_page_count = {pages}")
-
-    await do(store, hand := Hand(), Hand.claim)
-    await writing.run(limit_pages, 1)
-    large = replace(hand.complete().response, body=b"x" * 100_000)
-    with pytest.raises(NotApplied, match="no space"):
-        await store.apply(hand.complete(large))
-    assert await state(store, hand) is State.CLAIMED
-    await writing.run(limit_pages, 1_000_000)
-    await do(store, hand, lambda hand: hand.complete(large))
-
-
 @pytest.mark.parametrize("failure", ["sync", "write"])
 async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
     failure: str, disk: FailingDisk, path: Path, clock: ManualClock
@@ -374,45 +353,6 @@ async def test_a_sweep_waits_for_no_disk_and_every_command_does(
         disk.fails.clear()
         assert await state(store, hand) is State.ABSENT
         await do(store, Hand(), Hand.claim)
-
-
-CHILD = """
-import asyncio, sys
-from gateway.store.sqlite.store import SqliteStore
-from tests.conformance.hand import Hand, do
-async def main():
-    store = SqliteStore(sys.argv[1])
-    await store.start()
-    async def work():
-        while True:
-            await do(store, hand := Hand(), Hand.claim, Hand.complete)
-            print(hand.operation_id.hex, hand.token, flush=True)
-    await asyncio.gather(*(work() for _ in range(8)))
-asyncio.run(main())
-"""
-
-
-def acknowledged_until_killed(path: Path) -> list[list[str]]:
-    """The id and token of every operation that a process said was completed, before and after it was killed."""
-    root = str(Path(__file__).parents[2])
-    command, environment = [sys.executable, "-c", CHILD, str(path)], {**os.environ, "PYTHONPATH": root}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        acknowledged = [child.stdout.readline().split() for _ in range(100)]
-        child.send_signal(signal.SIGKILL)
-        return acknowledged + [line.split() for line in child.stdout if line.endswith("\n")]
-
-
-async def test_what_was_acknowledged_outlives_a_kill(path: Path) -> None:
-    """After kill -9 in the middle of its work every answer that a process had been given is there."""
-    acknowledged = acknowledged_until_killed(path)
-    async with started(SqliteStore(path)) as store:
-        newest = 0
-        for operation_id, token in acknowledged:
-            record = (await store.read(UUID(operation_id))).record
-            assert (record.state, record.token) == (State.COMPLETED, int(token))
-            newest = max(newest, record.token)
-        await do(store, hand := Hand(), Hand.claim)
-        assert hand.token > newest
 
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:

@@ -117,16 +117,25 @@ async def test_a_host_without_a_note_knows_what_the_others_saw(
 
 
 async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
-    """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does."""
+    """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does. Who
+    only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
     memory = Memory()
     async with opened(memory, tmp_path) as guard:
-        token = await released(guard)
+        await guard.apply(claim(2))
+        token = (await guard.apply(released := claim(1))).snapshot.record.token
+        await guard.apply(Release(UUID(int=1), token, released.attempt_id, WINDOW_US * 10))
     memory.identity = "another"
     async with opened(memory, tmp_path) as guard:
         for read_token in (None, token):
             with pytest.raises(Amnesic):
                 await guard.apply(claim(1, read_token))
+        for number in (1, 99):
+            with pytest.raises(Amnesic):
+                await guard.read(UUID(int=number))
+        assert (await guard.read(UUID(int=2))).state is State.CLAIMED
         memory.clock.advance(WINDOW_US / 1e6)
+        assert (await guard.read(UUID(int=1))).state is State.RELEASED
+        assert (await guard.read(UUID(int=99))).state is State.ABSENT
         assert isinstance(await guard.apply(claim(1, token)), Applied)
 
 
@@ -168,39 +177,10 @@ async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -
         await do(guard, kept[0], Hand.dispatch)
 
 
-async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None:
-    """Who only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
-    memory = Memory()
-    async with opened(memory, tmp_path) as guard:
-        await released(guard)
-        await guard.apply(claim(2))
-    memory.identity = "another"
-    async with opened(memory, tmp_path) as guard:
-        for number in (1, 99):
-            with pytest.raises(Amnesic):
-                await guard.read(UUID(int=number))
-        assert (await guard.read(UUID(int=2))).state is State.CLAIMED
-        memory.clock.advance(WINDOW_US / 1e6)
-        assert (await guard.read(UUID(int=1))).state is State.RELEASED
-        assert (await guard.read(UUID(int=99))).state is State.ABSENT
-
-
 async def is_back(guard: EpochGuard) -> bool:
-    try:
-        await guard.read(UUID(int=1))
-    except Amnesic:
-        return True
-    except NotApplied:
-        return False
-    return True
-
-
-async def released(guard: EpochGuard) -> int:
-    """Claim operation 1 and let it go; its token."""
-    granted = await guard.apply(claim(1))
-    record = granted.snapshot.record
-    await guard.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
-    return record.token
+    """Whether the guard has met the store again, be its memory lost or not."""
+    (told,) = await asyncio.gather(guard.read(UUID(int=1)), return_exceptions=True)
+    return isinstance(told, Snapshot | Amnesic)
 
 
 @pytest.mark.parametrize("command", [Hand.claim, Hand.accept], ids=["claim", "accept"])

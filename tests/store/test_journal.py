@@ -142,17 +142,13 @@ async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
         await journal.append("charge", outcomes[4])
 
 
-async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
-    """Directory, database, log and lock can be read by nobody else."""
-    await journal.append("charge", complete())
-    assert (modes(directory), modes(directory.parent)) == ({0o600}, {0o700})
-    assert {"db", "db-wal", "lock"} <= set(files(directory))
-
-
 async def test_an_empty_journal_leaves_nothing(directory: Path) -> None:
-    """What is closed empty is removed; what holds something is one file, which the next start goes on with."""
+    """What is closed empty is removed; what holds something is one file, which the next start goes on with. Nothing is
+    readable by anybody else."""
     async with opened(directory) as journal:
         await journal.forget([await journal.append("charge", complete())])
+        assert (modes(directory), modes(directory.parent)) == ({0o600}, {0o700})
+        assert {"db", "db-wal", "lock"} <= set(files(directory))
     assert files(directory) == []
     outcome = complete()
     async with opened(directory) as journal:

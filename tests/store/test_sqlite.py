@@ -89,14 +89,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlite-")]
 
 
-async def test_the_files_are_private(store: SqliteStore, path: Path) -> None:
-    """Directory, database, log and shared memory can be read by nobody else."""
-    await do(store, Hand(), Hand.claim)
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert modes == dict.fromkeys(("operations.db", "operations.db-wal", "operations.db-shm"), 0o600)
-
-
 async def test_the_names_above_the_file_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every directory that a start makes the name is on the disk before anything is acknowledged."""
     synced: set[int] = set()
@@ -126,9 +118,12 @@ async def test_a_sweep_is_synced_where_it_writes_events(path: Path, clock: Manua
 
 
 async def test_a_closed_store_leaves_one_file_and_no_thread(path: Path) -> None:
-    """The log is copied into the file and removed, and the threads are gone."""
+    """The log is copied into the file and removed, and the threads are gone. Nothing is readable by anybody else."""
     async with started(SqliteStore(path)) as store:
         await do(store, Hand(), Hand.claim)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        assert modes == dict.fromkeys(("operations.db", "operations.db-wal", "operations.db-shm"), 0o600)
         assert sorted(threads()) == ["sqlite-reader", "sqlite-writer"]
     assert threads() == []
     assert [file.name for file in path.parent.iterdir()] == ["operations.db"]

@@ -208,39 +208,24 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
     """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
     monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
     memory = Memory()
-    gate = asyncio.Event()
+    store = FaultyStore(MemoryStore(memory))
+    gate, starting, overlaps = asyncio.Event(), asyncio.Lock(), list[bool]()
     gate.set()
 
-    class Flapping(MemoryStore):
-        is_changed = False
-        starting = 0
-        most = 0
-
-        async def start(self) -> None:
-            self.starting += 1
-            self.most = max(self.most, self.starting)
+    async def start() -> None:
+        overlaps.append(starting.locked())
+        async with starting:
             await gate.wait()
-            await super().start()
-            self.starting -= 1
+            await store.behind.start()
 
-        async def read(self, operation_id: UUID) -> Snapshot:
-            if self.is_changed:
-                self.is_changed = False
-                raise EpochChanged("another memory")
-            return await super().read(operation_id)
-
-    store = Flapping(memory)
+    store.start = start
     async with opened(memory, tmp_path, store=store) as guard:
 
         async def change() -> None:
-            store.is_changed = True
-            while True:
-                try:
-                    await guard.read(UUID(int=1))
-                except EpochChanged:
-                    return
-                except NotApplied:
-                    await asyncio.sleep(0)
+            store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+            told: object = None
+            while not isinstance(told, EpochChanged):
+                (told,) = await asyncio.gather(guard.read(UUID(int=1)), return_exceptions=True)
 
         await change()
         await change()
@@ -248,9 +233,8 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
         for _ in range(100):
             await asyncio.sleep(0)
         gate.set()
-
         await eventually(lambda: is_back(guard))
-        assert store.most == 1
+        assert set(overlaps) == {False}
 
 
 async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:

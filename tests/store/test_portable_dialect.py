@@ -45,10 +45,12 @@ _FORBIDDEN: Final = words(
 _OF_MANY: Final = _FUNCTIONS | {"unnest"}
 
 
+_TYPES: Final = words("bigint boolean bytea jsonb text")
+
+
 @dataclass(frozen=True)
 class Engine:
     functions: frozenset[str] = _FUNCTIONS
-    types: frozenset[str] = frozenset(("bigint", "boolean", "bytea", "jsonb", "text"))
     distributed: frozenset[str] = frozenset()
     """Tables whose rows are on many nodes, none of which knows the others' locks: each change and each lock names its
     one row."""
@@ -59,8 +61,7 @@ class Engine:
 
 
 ENGINES: Final = {
-    "CockroachDB": Engine(_OF_MANY),
-    "YugabyteDB": Engine(_OF_MANY),
+    "CockroachDB and YugabyteDB": Engine(_OF_MANY),
     # The other tables stay at the coordinator (docs/configure/stores.md).
     "Citus": Engine(distributed=frozenset(("operation",))),
 }
@@ -113,7 +114,7 @@ def faults(text: str, engine: Engine) -> list[str]:
     named = {*changed, "i", "k", "o", "e"}
     wrong += [f"calls {call}" for call in sorted(calls - functions - named)]
     wrong += [
-        f"casts to {name}" for at, name in enumerate(found) if at and found[at - 1] == "::" and name not in engine.types
+        f"casts to {name}" for at, name in enumerate(found) if at and found[at - 1] == "::" and name not in _TYPES
     ]
     wrong += [f"assigns {token}, which is volatile" for token in assigned(found) if token in _VOLATILE]
     if len(changed) > 1:

@@ -155,30 +155,26 @@ async def test_a_server_that_is_away_is_not_stormed(own_postgres: PostgresServer
 async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(migrated_url: str) -> None:
     """Of a batch with poison in it, the poison is rejected and everything else is done."""
     async with opened(migrated_url) as store:
-        hands = [Hand() for _ in range(60)]
-        claims: list[Claim] = [hand.claim() for hand in hands]
+
+        async def rejected(commands: list[Command]) -> list[int]:
+            told = await asyncio.gather(*map(store.apply, commands), return_exceptions=True)
+            assert {type(each) for each in told} == {Applied, Unstorable}
+            assert "a\x00b" not in str(told)
+            return [index for index, each in enumerate(told) if isinstance(each, Unstorable)]
+
+        claims = [Hand().claim() for _ in range(60)]
         claims[7] = replace(claims[7], holder="a\x00b")
         claims[40] = replace(claims[40], lease_us=2**80)
         claims[41] = replace(claims[41], lease_us=2**63 - 1)
-        told = await asyncio.gather(*(store.apply(claim) for claim in claims), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if isinstance(each, Unstorable)] == [7, 40, 41]
-        assert sum(isinstance(each, Applied) for each in told) == 57
-        assert "a\x00b" not in str(told[7])
-        for hand, claim, each in zip(hands, claims, told, strict=True):
-            if isinstance(each, Applied):
-                hand.see(claim, each)
-        good = [hand for hand in hands if hand.record is not None]
-        answers = [hand.complete(replace(ANSWER, status=200)) for hand in good]
-        answers[3] = replace(answers[3], response=replace(ANSWER, status=2**80))
-        told = await asyncio.gather(*(store.apply(answer) for answer in answers), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [3]
-        assert isinstance(told[3], Unstorable)
-        assert await state(store, good[3]) is State.CLAIMED
+        assert await rejected([*claims]) == [7, 40, 41]
         accepted = [Hand().accept() for _ in range(20)]
         accepted[5] = replace(accepted[5], service="a\x00b")
-        told = await asyncio.gather(*(store.apply(each) for each in accepted), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [5]
-        assert isinstance(told[5], Unstorable)
+        assert await rejected([*accepted]) == [5]
+        hands = [Hand() for _ in range(20)]
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+        answers = [hand.complete(replace(ANSWER, status=2**80 if hand is hands[3] else 200)) for hand in hands]
+        assert await rejected([*answers]) == [3]
+        assert await state(store, hands[3]) is State.CLAIMED
 
 
 async def test_news_survives_a_lost_connection(own_postgres: PostgresServer) -> None:

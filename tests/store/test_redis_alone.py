@@ -415,33 +415,24 @@ async def test_a_flush_is_noticed(server: RedisServer, tmp_path: Path) -> None:
             await guard.apply(Hand().claim())
 
 
-async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: RedisServer, tmp_path: Path) -> None:
-    """It is told so: one that lost against another gateway is tried again alone, and fails alone."""
-    other = alone(server.durable_url)
-    async with started(other):
-        assert await _results_of_a_cut_batch(server, other) == [Applied, NotApplied]
-
-
-async def _results_of_a_cut_batch(server: RedisServer, other: Store) -> list[type]:
-    """Those of two claims, of which another gateway has the second, and the store cannot read what was changed."""
-    async with Relay(server.port) as relay:
-        store = alone(f"redis://gateway:any@127.0.0.1:{relay.port}/0")
-        async with started(store):
+async def test_what_took_effect_before_the_rest_of_its_batch_failed(server: RedisServer) -> None:
+    """It is told so: of two claims the one that lost against another gateway is tried again alone, and fails alone,
+    while the store cannot read what was changed."""
+    async with Relay(server.port) as relay, started(alone(server.durable_url)) as other:
+        async with started(alone(f"redis://gateway:any@127.0.0.1:{relay.port}/0")) as store:
             await do(store, Hand(), Hand.claim)
             granted, contended = Hand(), Hand()
             relay.to_client.hold()
             reads = _calls_of(server, "mget")
             claims = [asyncio.create_task(store.apply(hand.claim())) for hand in (granted, contended)]
             await eventually(lambda: _calls_of(server, "mget") > reads, PATIENCE_SECONDS)
-            rival = Hand(Script(contended.script.identity))
-            await do(other, rival, Hand.claim)
+            await do(other, Hand(Script(contended.script.identity)), Hand.claim)
             # The changes are sent, and what is read after them is not.
             relay.to_target.rule = Rule(b"MGET", Fault.RESET)
             relay.to_client.release()
             results = await asyncio.gather(*claims, return_exceptions=True)
-            assert await state(other, granted) is State.CLAIMED
-            assert await state(other, contended) is State.CLAIMED
-            return [type(result) for result in results]
+        assert [await state(other, hand) for hand in (granted, contended)] == [State.CLAIMED] * 2
+    assert [type(result) for result in results] == [Applied, NotApplied]
 
 
 def _has(server: RedisServer, hand: Hand) -> bool:

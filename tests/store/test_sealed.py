@@ -46,12 +46,14 @@ def sealing_by(*keys: EncryptionKey, unreadable: list[UUID] | None = None) -> Se
     return Sealing(KeyRing(keys, os.urandom) if keys else None, lambda operation_id, _: found.append(operation_id))
 
 
-async def memory_of(_: UUID) -> str:
-    return "memory"
+def journaling_of(journal: SqliteJournal, store: ManagedStore, sealing: Sealing) -> Journaling:
+    async def memory_of(_: UUID) -> str:
+        return "memory"
 
+    async def unsent_of(_: UUID) -> set[UUID]:
+        return set()
 
-async def unsent_of(_: UUID) -> set[UUID]:
-    return set()
+    return Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
 
 
 def secretive() -> Hand:
@@ -318,7 +320,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
     async with started(SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)) as store:
         directory = tmp_path / "journal"
         async with started(SqliteJournal(directory, "shop")) as journal:
-            journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
+            journaling = journaling_of(journal, store, sealing)
             hands = [secretive(), secretive(), secretive()]
             for hand in hands:
                 await do(store, hand, claim)
@@ -354,7 +356,7 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
             for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
                 await do(store, hand, claim)
                 assert hand.record is not None
-                journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
+                journaling = journaling_of(journal, store, sealing)
                 await journaling.keep(hand.record, complete(hand), detail="by a test")
             others = view.HostJournals(directory, "books", sealing_by(K2, K1))
             assert others.reseal() == (0, 0)

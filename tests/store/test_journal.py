@@ -202,10 +202,9 @@ def index(path: Path) -> None:
 
 def tamper(*statements: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
-        connection = apsw.Connection(str(path))
-        for statement in statements:
-            connection.execute(statement)
-        connection.close()
+        with closing(apsw.Connection(str(path))) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     return change
 

@@ -17,7 +17,6 @@ from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.store import GET_SECONDS, RedisFastTier
-from tests.conformance.hand import started
 from tests.store.copies import (
     STORE,
     client,
@@ -25,7 +24,6 @@ from tests.store.copies import (
     fast_tier,
     id_of,
     key_of,
-    record_of,
     through,
     time_left_us,
     until_up,
@@ -164,7 +162,7 @@ async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: Re
             await tier.put(late, started_seconds)
         assert await tier.get(id_of(late)) is None
         assert await tier.get(id_of(snapshot)) is None
-        assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+        assert (await get_anew(tier, snapshot)).record == snapshot.record
 
 
 async def test_what_a_restarted_server_brings_back_is_not_believed(server_workspace: Path) -> None:
@@ -183,7 +181,7 @@ async def test_what_a_restarted_server_brings_back_is_not_believed(server_worksp
                 await tier.get(id_of(snapshot))
             await until_up(tier)
             assert await tier.get(id_of(snapshot)) is None
-            assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+            assert (await get_anew(tier, snapshot)).record == snapshot.record
     finally:
         server.kill()
 
@@ -206,7 +204,7 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkey
                 await ask(id_of(snapshot))
         own_redis.resume()
         await until_up(tier)
-        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
+        assert (await tier.get(id_of(snapshot))).record == snapshot.record
         assert [up for up, _ in itertools.groupby(changes)] == [False, True]
 
 
@@ -228,7 +226,7 @@ def test_connections_that_were_reset_unused_are_replaced(
                 await tier.get(id_of(completed()))
             await until_up(tier)
             snapshot = completed()
-            assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+            assert (await get_anew(tier, snapshot)).record == snapshot.record
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(reset_and_use())
@@ -375,24 +373,6 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
         RedisFastTier(url)
 
 
-async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
-    """Until it is known whose copies they are, none is read, made or purged; then the tier is up at once."""
-    snapshot = completed()
-    async with fast_tier(redis_url) as other:
-        await other.put(snapshot, boot_seconds())
-    changes: list[tuple[bool, str]] = []
-    tier = RedisFastTier(redis_url)
-    tier.on_change(lambda up, why: changes.append((up, why)))
-    async with started(tier):
-        for ask in (tier.get, tier.forget, lambda _: tier.put(snapshot, boot_seconds())):
-            with pytest.raises(NotApplied):
-                await ask(id_of(snapshot))
-        assert (tier.up, changes) == (False, [])
-        tier.bind(STORE)
-        assert (tier.up, changes) == (True, [(True, "")])
-        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
-
-
 @pytest.mark.parametrize(
     ("one", "other", "is_shared"),
     [
@@ -413,6 +393,6 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         await theirs.forget(id_of(snapshot))
         assert (await mine.get(id_of(snapshot)) is None) == is_shared
         # One that goes over to another store takes nothing along.
-        assert record_of(await get_anew(mine, later)) == record_of(later)
+        assert (await get_anew(mine, later)).record == later.record
         mine.bind(other)
         assert (await mine.get(id_of(later)) is not None) == is_shared

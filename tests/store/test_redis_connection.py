@@ -15,7 +15,7 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.store import ROOM_SECONDS, Keyspace, Node
-from tests.store.copies import completed, fast_tier, id_of, record_of, through, until_up
+from tests.store.copies import completed, fast_tier, id_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
 FULL = "Redis takes no copies: its memory is full"
@@ -99,8 +99,8 @@ async def test_an_answer_that_is_cut_is_none(
         assert relay.to_client.fired.is_set()
         relay.to_client.rule = None
         await until_up(tier)
-        assert record_of(await tier.get(id_of(other))) == record_of(other)
-        assert record_of(await tier.get(id_of(marked))) == record_of(marked)
+        assert (await tier.get(id_of(other))).record == other.record
+        assert (await tier.get(id_of(marked))).record == marked.record
 
 
 REFUSALS = (

@@ -21,7 +21,7 @@ from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
 from gateway.store.redis.store import PARTS, STOOD_FOR_US, Keyspace, RedisFastTier, RedisSeen
-from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up, why_down
+from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, until_up, why_down
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
@@ -98,7 +98,7 @@ async def found(tier: RedisFastTier, *snapshots: Snapshot) -> list[bool]:
         copy = None
         with suppress(StoreError):
             copy = await tier.get(id_of(snapshot))
-        assert copy is None or record_of(copy) == record_of(snapshot)
+        assert copy is None or copy.record == snapshot.record
         return copy is not None
 
     return list(await asyncio.gather(*map(look, snapshots)))

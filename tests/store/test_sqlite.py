@@ -51,10 +51,9 @@ async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 
 def tamper(path: Path, *sql: str) -> None:
-    with apsw.Connection(str(path)) as connection:
+    with closing(apsw.Connection(str(path))) as connection, connection:
         for statement in sql:
             connection.execute(statement)
-    connection.close()
 
 
 def copy_all(source: apsw.Connection, to: apsw.Connection) -> None:

@@ -25,7 +25,7 @@ from tests.events.support import kafka_at, nats_at, new_event, opened, publish, 
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
-from tests.support.redis import Redis, RedisServer
+from tests.support.redis import RedisServer
 
 
 def stream_on(url: str, warn: Callable[[str], None] = print, **settings: object) -> RedisStreamSink:
@@ -84,7 +84,7 @@ async def test_a_stream_keeps_everything_unless_it_is_told_otherwise(redis_url: 
     assert await entries(redis_url)
 
 
-async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_server: Redis, redis_url: str) -> None:
+async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_url: str) -> None:
     """A key of another type closes the sink; once it is gone, the same event is added."""
     event = new_event()
     async with Client.from_url(redis_url) as client, opened(stream_on(redis_url)) as sink:

@@ -259,7 +259,7 @@ class _Trial:
     def _maker(
         self, before: Record | None, after: Record | None, applied: dict[Any, list[Said]], *, is_crowded: bool
     ) -> Said | None:
-        candidates = applied.get(_mark_of(before, after), [])
+        candidates = applied.get(_mark_of(after), [])
         for said, is_given in product(candidates, (False, True)[: 1 + is_crowded]):
             assert said.command is not None
             snapshot = _snapshot(said)
@@ -341,8 +341,8 @@ def _mark(command: Command) -> Any:
     return event
 
 
-def _mark_of(before: Record | None, after: Record | None) -> Any:
-    """That of the command that may have made the one of the other."""
+def _mark_of(after: Record | None) -> Any:
+    """That of the command that may have made it."""
     if after is None:
         return Event.ERASE
     event = after.last_event

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -41,18 +41,11 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-@asynccontextmanager
-async def opened(
-    memory: Memory,
-    directory: Path,
-    facts: list[Fact] | None = None,
-    store: Store | None = None,
-    shared: SharedNote | None = None,
-    serves: Serving | None = None,
-) -> AsyncIterator[EpochGuard]:
+def opened(
+    memory: Memory, directory: Path, facts: list[Fact] | None = None, store: Store | None = None, **options: Any
+) -> AbstractAsyncContextManager[EpochGuard]:
     """A gateway's guard, with what it noted earlier in this directory, and what all noted in Redis."""
-    async with started(a_guard(store or MemoryStore(memory), directory, facts, shared, serves=serves)) as guard:
-        yield guard
+    return started(a_guard(store or MemoryStore(memory), directory, facts, **options))
 
 
 def host(directory: Path, name: str) -> Path:
@@ -325,14 +318,10 @@ class CountedNote(RedisSeen):
         await super().write(seen, compared)
 
 
-@asynccontextmanager
-async def witnessed(
-    memory: Memory, directory: Path, shared: SharedNote, facts: list[Fact] | None = None
-) -> AsyncIterator[EpochGuard]:
+def witnessed(memory: Memory, directory: Path, shared: SharedNote) -> AbstractAsyncContextManager[EpochGuard]:
     """A gateway's guard of a store that notes what it acknowledges."""
     files = WitnessFiles(directory / "witness")
-    async with started(a_guard(MemoryStore(memory, files), directory, facts, shared, witness_files=files)) as guard:
-        yield guard
+    return opened(memory, directory, store=MemoryStore(memory, files), shared=shared, witness_files=files)
 
 
 async def wait_shared(shared: SharedNote, memory: Memory) -> None:

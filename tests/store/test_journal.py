@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -56,10 +56,8 @@ async def journal(directory: Path) -> AsyncIterator[SqliteJournal]:
         yield journal
 
 
-@asynccontextmanager
-async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIterator[SqliteJournal]:
-    async with started(SqliteJournal(directory, owner, **limits)) as journal:
-        yield journal
+def opened(directory: Path, owner: str = OWNER, **limits: int) -> AbstractAsyncContextManager[SqliteJournal]:
+    return started(SqliteJournal(directory, owner, **limits))
 
 
 async def waiting(journal: SqliteJournal) -> list[OutcomeCommand]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +13,8 @@ from gateway.core.operation import Applied, Command
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do, started
+from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do
+from tests.store.postgres_sessions import opened as opened_store
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.memory_store import ManualClock
@@ -24,11 +23,7 @@ from tests.support.relay import Fault, Relay, Rule
 HOUR_SECONDS = 3_600
 
 
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    async with started(PostgresStore(url, dialect="portable", **options)) as store:
-        yield store
-
+opened = partial(opened_store, dialect="portable")
 
 _ANSWER = b"C\x00\x00\x00"
 LOST: dict[str, tuple[Speech, bytes]] = {

@@ -445,7 +445,7 @@ def _calls_of(server: RedisServer, name: str) -> int:
         return int(client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
 
-async def test_a_replica_that_does_not_answer(server: RedisServer, servers: list[RedisServer], tmp_path: Path) -> None:
+async def test_a_replica_that_does_not_answer(server: RedisServer, servers: list[RedisServer]) -> None:
     """It is not known whether the command took effect, although another one has it; the same command finds out once the
     replica is back."""
     _, replica, _ = servers

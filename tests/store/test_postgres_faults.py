@@ -96,6 +96,36 @@ async def test_a_frozen_server_keeps_nobody_waiting(own_postgres: PostgresServer
         assert answer.snapshot.record.response == ANSWER
 
 
+async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None:
+    """The server does as told and its reply is swallowed: saying it again finds it done, and not done twice."""
+    async with (
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
+        opened(own_postgres.url) as witness,
+    ):
+        hand, kept = Hand(), Hand()
+        await do(store, Hand(), Hand.claim, Hand.complete, Hand.purge)
+        for whose, speech, wanted, lost in (
+            (hand, Hand.claim, State.CLAIMED, b"C\x00\x00\x00"),
+            (hand, Hand.complete_grant, State.COMPLETED, b"C\x00\x00\x00"),
+            (kept, Hand.accept, State.ACCEPTED, b"C\x00\x00\x00\x0bCOMMIT"),
+        ):
+            # On each connection the driver asks once for each type of argument.
+            await do(store, Hand(), Hand.accept)
+            command = speech(whose)
+            relay.to_client.rule = Rule(lost, Fault.SWALLOW)
+            with pytest.raises(Indefinite):
+                await store.apply(command)
+            relay.to_client.rule = None
+            assert (await witness.read(whose.operation_id)).state is wanted
+            answer = await eventually(lambda command=command: tried(store, command), PATIENCE_SECONDS)
+            assert isinstance(answer, Applied)
+            whose.see(command, answer)
+        assert hand.record.attempts == 1
+        assert hand.record.response == ANSWER
+        assert len(hand.tokens) == len(kept.tokens) == 1
+
+
 @pytest.mark.parametrize(
     ("lost", "told", "left"),
     [

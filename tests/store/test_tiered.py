@@ -152,6 +152,21 @@ async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_u
     assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
 
 
+async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
+    """A drop that Redis could not take is owed, and made good when Redis is back."""
+    async with gateway(memory, own_redis.url) as here:
+        hand = await complete(here.store)
+        await in_redis(own_redis.url, hand)
+        own_redis.pause()
+        await here.store.apply(Purge(hand.operation_id))
+        assert here.store.purges_pending == 1
+        own_redis.resume()
+        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
+        await eventually(lambda: here.store.purges_pending == 0, what="the drop is made good")
+    async with fast_tier(own_redis.url) as tier:
+        assert await tier.get(hand.operation_id) is None
+
+
 async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory, redis_url: str) -> None:
     """A gateway without Redis purges and dies: the next that asks the durable store what became of it tells Redis."""
     async with gateway(memory, redis_url) as here, gateway(memory, redis_url) as there:

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from gateway.config.models import KafkaSink, NatsSink, RedisStreamSink, WebhookSink
 from gateway.core.lifecycle import step
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Record, RequestInfo, Snapshot, State
+from gateway.core.operation import Record, RequestInfo
 from gateway.core.outbox import EventType, Outbox, Part, PublishedEvent, Subscription
 from gateway.core.webhook import Secret
 from gateway.events.relay import Publication, Sink
@@ -61,9 +61,6 @@ def new_event(response: StoredResponse = ANSWER, *include: Part) -> PublishedEve
     after = replace(after, request=RequestInfo("POST", "", "/", trace_id="0af7651916cd43dd8448eb211c80319c"))
     (row,) = outbox(*include).rows(before, after)
     return PublishedEvent(row.event_id, row.type, EPOCH_US, row.content, row.response)
-
-
-__all__ = ["SINK", "Snapshot", "State", "new_event", "outbox", "publish", "record_after"]
 
 
 def webhook_at(url: str, *secrets: Secret, **settings: Any) -> WebhookSink:

@@ -25,18 +25,15 @@ from tests.events.support import kafka_at, nats_at, new_event, opened, publish, 
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaServer
 from tests.support.nats import NatsServer
-from tests.support.redis import Redis, RedisServer
-
-warnings: list[str] = []
+from tests.support.redis import RedisServer
 
 
-@pytest.fixture(autouse=True)
-def _no_warnings() -> None:
-    warnings.clear()
+def stream_on(url: str, warn: Callable[[str], None] = print, **settings: object) -> RedisStreamSink:
+    return RedisStreamSink(stream_at(url, **settings), warn)
 
 
-def stream_on(url: str, **settings: object) -> RedisStreamSink:
-    return RedisStreamSink(stream_at(url, **settings), warnings.append)
+async def is_delivered(sink: Sink, event: PublishedEvent, redeliveries: int = 0) -> bool:
+    return await publish(sink, event, redeliveries) == Publication(Result.DELIVERED)
 
 
 async def entries(url: str) -> list[dict[str, str]]:
@@ -53,14 +50,13 @@ async def test_an_event_is_an_entry_of_the_stream(redis_url: str) -> None:
     event = new_event()
     async with opened(stream_on(redis_url)) as sink:
         for _ in range(2):
-            assert await publish(sink, event) == Publication(Result.DELIVERED)
+            assert await is_delivered(sink, event)
         (entry,) = await entries(redis_url)
         attributes = event.attributes()
-        assert {name: entry[name] for name in ("id", "type", "source", "subject", "time")} == {
-            name: attributes[name] for name in ("id", "type", "source", "subject", "time")
-        }
+        for name in ("id", "type", "source", "subject", "time"):
+            assert entry[name] == attributes[name]
         assert entry["data"].encode() == event.data()
-        assert await publish(sink, event, 1) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, event, 1)
         assert [each["id"] for each in await entries(redis_url)] == [event.id, event.id]
 
 
@@ -84,11 +80,11 @@ async def test_a_stream_keeps_everything_unless_it_is_told_otherwise(redis_url: 
         await publish(sink, new_event())
     assert 10 <= len(await entries(redis_url)) < 200
     async with opened(stream_on(redis_url, max_age="1h")) as sink:
-        assert await publish(sink, new_event()) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, new_event())
     assert await entries(redis_url)
 
 
-async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_server: Redis, redis_url: str) -> None:
+async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_url: str) -> None:
     """A key of another type closes the sink; once it is gone, the same event is added."""
     event = new_event()
     async with Client.from_url(redis_url) as client, opened(stream_on(redis_url)) as sink:
@@ -97,7 +93,7 @@ async def test_an_event_that_is_refused_is_not_taken_for_a_repeat(redis_server: 
         assert closed.result is Result.SUSPENDED
         assert "WRONGTYPE" in closed.why
         await client.delete("operations")
-        assert await publish(sink, event) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, event)
     assert len(await entries(redis_url)) == 1
 
 
@@ -105,12 +101,11 @@ async def test_without_its_redis_an_event_waits(own_redis: RedisServer) -> None:
     """Whether it arrived is unknown; once the server is back, it is added."""
     event = new_event()
     async with opened(stream_on(own_redis.url)) as sink:
-        assert await publish(sink, event) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, event)
         own_redis.kill()
-        failed = await publish(sink, new_event())
-        assert failed.result is Result.UNKNOWN
+        assert (await publish(sink, new_event())).result is Result.UNKNOWN
         own_redis.start()
-        assert await publish(sink, event) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, event)
     assert len(await entries(own_redis.url)) == 1
 
 
@@ -128,10 +123,11 @@ async def test_a_server_that_cannot_report_its_disk_is_used_with_a_warning(redis
     """WAITAOF came with Redis 7.2; where it is known and AOF is off, the sink is closed instead."""
     async with Client.from_url(redis_url) as client:
         version = (await client.info("server"))["redis_version"]
-    async with opened(stream_on(redis_url, fsync=True)) as sink:
+    warnings: list[str] = []
+    async with opened(stream_on(redis_url, warnings.append, fsync=True)) as sink:
         results = [await publish(sink, new_event()) for _ in range(2)]
     if tuple(map(int, version.split(".")[:2])) < (7, 2):
-        assert results == [Publication(Result.DELIVERED), Publication(Result.DELIVERED)]
+        assert results == [Publication(Result.DELIVERED)] * 2
         assert len(warnings) == 1
     else:
         assert all(result.result is Result.SUSPENDED for result in results)
@@ -160,7 +156,7 @@ async def test_a_repeat_is_on_the_disk_of_redis_when_it_is_acknowledged(server_w
             assert await client.pttl(seen) > 60_000
             await client.config_set("appendfsync", "always")
             async with opened(stream_on(server.url, fsync=True)) as sink:
-                assert await publish(sink, event) == Publication(Result.DELIVERED)
+                assert await is_delivered(sink, event)
         assert len(await entries(server.url)) == 1
     finally:
         server.kill()
@@ -179,17 +175,17 @@ async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
         server.kill()
 
 
-def subject_on(server: NatsServer, stream: str = "OPERATIONS", subject: str = "operations.{route}.{type}") -> NatsSink:
-    return NatsSink(nats_at(server.url, stream, subject), warnings.append)
+def subject_on(server: NatsServer, stream: str = "OPERATIONS", warn: Callable[[str], None] = print) -> NatsSink:
+    return NatsSink(nats_at(server.url, stream, "operations.{route}.{type}"), warn)
 
 
 async def test_an_event_is_a_message_of_the_stream(nats_server: NatsServer) -> None:
     """In the binary mode of CloudEvents, once, however often it is published; again on a redelivery by hand."""
     await nats_server.add_stream("OPERATIONS", "operations.>")
-    event = new_event()
-    async with opened(subject_on(nats_server)) as sink:
+    event, warnings = new_event(), list[str]()
+    async with opened(subject_on(nats_server, warn=warnings.append)) as sink:
         for redeliveries in (0, 0, 1):
-            assert await publish(sink, event, redeliveries) == Publication(Result.DELIVERED)
+            assert await is_delivered(sink, event, redeliveries)
     first, second = await nats_server.messages("OPERATIONS")
     subject, headers, payload = first
     assert subject == "operations.create_payment.operation.completed"
@@ -208,16 +204,12 @@ async def test_a_killed_server_gives_duplicates_and_no_loss(nats_server: NatsSer
     await nats_server.add_stream("OPERATIONS", "operations.>")
     event, other = new_event(), new_event()
     async with opened(subject_on(nats_server)) as sink:
-        assert await publish(sink, event) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, event)
         nats_server.kill()
-        failed = await publish(sink, other)
-        assert failed.result is Result.UNKNOWN
+        assert (await publish(sink, other)).result is Result.UNKNOWN
         await nats_server.start()
-        results = [await publish(sink, event)]
-        while results[-1].result is not Result.DELIVERED:
-            assert len(results) < 20
-            results.append(await publish(sink, event))
-        assert await publish(sink, other) == Publication(Result.DELIVERED)
+        await eventually(lambda: is_delivered(sink, event), 20.0)
+        assert await is_delivered(sink, other)
     ids = [headers["ce-id"] for _, headers, _ in await nats_server.messages("OPERATIONS")]
     assert sorted(ids) == sorted([event.id, other.id])
 
@@ -228,28 +220,25 @@ async def test_a_client_that_the_server_refused_once_is_replaced(nats_server: Na
     event = new_event()
     async with opened(subject_on(nats_server)) as sink:
 
-        async def is_delivered() -> bool:
-            return await publish(sink, event) == Publication(Result.DELIVERED)
-
         async def is_refused() -> bool:
-            return not await is_delivered()
+            return not await is_delivered(sink, event)
 
-        assert await is_delivered()
+        assert await is_delivered(sink, event)
         nats_server.reload(authorization={"user": "another", "password": "secret"})
         await eventually(is_refused, 20.0)
         nats_server.reload()
-        await eventually(is_delivered, 20.0)
+        await eventually(lambda: is_delivered(sink, event), 20.0)
 
 
 async def test_without_its_stream_an_event_waits(nats_server: NatsServer) -> None:
     """It is no dead letter; one that another stream takes is none either."""
-    event = new_event()
+    event, warnings = new_event(), list[str]()
     async with opened(subject_on(nats_server)) as sink:
         assert (await publish(sink, event)).is_failed
         await nats_server.add_stream("OTHER", "operations.>", window_seconds=2.0)
         assert (await publish(sink, event)).is_failed
-    async with opened(subject_on(nats_server, "OTHER")) as sink:
-        assert await publish(sink, event) == Publication(Result.DELIVERED)
+    async with opened(subject_on(nats_server, "OTHER", warnings.append)) as sink:
+        assert await is_delivered(sink, event)
     assert any("duplicate_window of stream OTHER is 2 s" in warning for warning in warnings)
 
 
@@ -259,7 +248,7 @@ async def test_what_a_server_never_takes_is_refused(nats_server: NatsServer) -> 
     async with opened(subject_on(nats_server)) as sink:
         response = StoredResponse(200, b"OK", ((b"Content-Type", b"application/json"),), b'"%s"' % (b"x" * 5000))
         assert (await publish(sink, new_event(response, Part.RESPONSE))).result is Result.REFUSED
-        assert await publish(sink, new_event(response)) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, new_event(response))
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------
@@ -284,10 +273,6 @@ def topic_on(
     )
 
 
-async def is_delivered(sink: KafkaSink, event: PublishedEvent) -> bool:
-    return await publish(sink, event) == Publication(Result.DELIVERED)
-
-
 def ids_of(messages: list[Any]) -> list[str]:
     return [dict(message.headers)["ce_id"].decode() for message in messages]
 
@@ -297,10 +282,7 @@ async def test_an_event_is_a_message_of_the_topic(kafka_server: KafkaServer) -> 
     await kafka_server.add_topic("operations.create_payment")
     event = new_event()
     async with opened(topic_on(kafka_server)) as sink:
-        assert [await publish(sink, event) for _ in range(2)] == [
-            Publication(Result.DELIVERED),
-            Publication(Result.DELIVERED),
-        ]
+        assert [await is_delivered(sink, event) for _ in range(2)] == [True, True]
     first, second = await kafka_server.messages("operations.create_payment", lambda found: len(found) == 2)
     headers = {name: value.decode() for name, value in first.headers}
     assert headers.pop("content-type") == "application/json"
@@ -323,10 +305,8 @@ async def test_a_broker_that_stops_answering_gets_another_producer(kafka_server:
             assert failed.result is Result.UNKNOWN
         kafka_server.thaw()
         await eventually(lambda: is_delivered(sink, events[0]), 20.0)
-    ids = set(
-        ids_of(await kafka_server.messages("operations.create_payment", lambda found: events[0].id in ids_of(found)))
-    )
-    assert ids <= {first.id, *(event.id for event in events)}
+    found = await kafka_server.messages("operations.create_payment", lambda found: events[0].id in ids_of(found))
+    assert set(ids_of(found)) <= {first.id, *(event.id for event in events)}
 
 
 async def test_without_its_broker_an_event_waits(kafka_server: KafkaServer) -> None:
@@ -337,7 +317,7 @@ async def test_without_its_broker_an_event_waits(kafka_server: KafkaServer) -> N
         assert failed.is_failed
         assert kafka_server.address in failed.why
         await kafka_server.start()
-        assert await publish(sink, new_event()) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, new_event())
 
 
 async def test_what_a_topic_never_takes_is_refused(kafka_server: KafkaServer) -> None:
@@ -346,7 +326,7 @@ async def test_what_a_topic_never_takes_is_refused(kafka_server: KafkaServer) ->
     async with opened(topic_on(kafka_server)) as sink:
         large = replace(new_event(), response=b'"%s"' % (b"x" * 3_000_000))
         assert (await publish(sink, large)).result is Result.REFUSED
-        assert await publish(sink, new_event()) == Publication(Result.DELIVERED)
+        assert await is_delivered(sink, new_event())
 
 
 async def test_a_broker_without_idempotence_is_named(kafka_server: KafkaServer) -> None:
@@ -363,9 +343,8 @@ async def test_a_broker_that_refuses_the_credentials_closes_the_sink(tmp_path: P
     await server.start()
     try:
         async with opened(topic_on(server, user="gateway", password="wrong")) as sink:
-            assert await publish(sink, new_event()) == Publication(
-                Result.SUSPENDED, "the broker refused the credentials"
-            )
+            refused = await publish(sink, new_event())
+        assert refused == Publication(Result.SUSPENDED, "the broker refused the credentials")
     finally:
         server.kill()
 
@@ -376,7 +355,7 @@ async def test_a_broker_that_refuses_the_credentials_closes_the_sink(tmp_path: P
 @pytest.mark.parametrize(
     ("extra", "sink"),
     [
-        ("nats", lambda: NatsSink(nats_at("nats://127.0.0.1:1"), warnings.append)),
+        ("nats", lambda: NatsSink(nats_at("nats://127.0.0.1:1"), print)),
         ("kafka", lambda: KafkaSink(kafka_at("127.0.0.1:1"))),
     ],
 )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import NotApplied
 from tests.conformance.hand import SERVICE, Hand, do
 from tests.support.eventually import eventually
+from tests.support.faulty_store import FaultyStore, refused
 from tests.support.memory_store import Memory, MemoryStore
 
 KEEP_SECONDS = 1000.0
@@ -36,6 +36,7 @@ class ScriptedSink(Sink):
     results: list[Publication] = field(default_factory=list)
     published: list[tuple[PublishedEvent, int]] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -45,30 +46,33 @@ class ScriptedSink(Sink):
         self.published.extend(batch)
         results = [self.results.pop(0) if self.results else DELIVERED for _ in batch]
         await self.gate.wait()
+        if self.error is not None:
+            raise self.error
         return results
 
 
 class House:
     """A store with events, and relays on it with the sinks `a` and `b`."""
 
-    def __init__(self, *, is_ordered: bool = False) -> None:
+    def __init__(self, *, is_ordered: bool) -> None:
         subscriptions = tuple(Subscription(name, frozenset(EventType), is_ordered=is_ordered) for name in ("a", "b"))
-        self.store = MemoryStore(Memory(), outbox=Outbox(SERVICE, "urn:test", subscriptions))
+        memory = Memory()
+        self.clock = memory.clock
+        self.store = FaultyStore(MemoryStore(memory, outbox=Outbox(SERVICE, "urn:test", subscriptions)))
         self.a, self.b = ScriptedSink(), ScriptedSink()
         self.facts: list[Fact] = []
         self.relays: list[Relay] = []
 
     async def relay(self, *, failures: int = 1000, places: int = 4, busy_seconds: float = BUSY_SECONDS) -> Relay:
-        breaker = BreakerPolicy(failures, 10.0, 300.0)
         self.a.places = self.b.places = places
         relay = Relay(
-            self.store,
+            self.store.cold,
             {"a": self.a, "b": self.b},
             Events(self.facts.append),
             service=SERVICE,
             keep_us=microseconds(KEEP_SECONDS),
-            breaker=breaker,
-            clock=lambda: self.store.memory.clock.now_us / 1e6,
+            breaker=BreakerPolicy(failures, 10.0, 300.0),
+            clock=lambda: self.clock.now_us / 1e6,
             draw=lambda: 0.5,
             busy_seconds=busy_seconds,
         )
@@ -86,8 +90,9 @@ class House:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    house = House()
+async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    """Its sinks are ordered where the parameter says so."""
+    house = House(is_ordered=getattr(request, "param", False))
     await house.store.start()
     yield house
     house.a.gate.set()
@@ -113,18 +118,6 @@ async def pump(relay: Relay) -> None:
     await relay.report()
 
 
-async def test_an_event_is_published_once_to_each_sink(house: House) -> None:
-    """And is gone then."""
-    relay = await house.relay()
-    await house.complete(3)
-    await pump(relay)
-    await pump(relay)
-    assert [len(sink.published) for sink in (house.a, house.b)] == [3, 3]
-    assert await house.store.cold.sinks(SERVICE) == {}
-    published = [fact for fact in house.facts if isinstance(fact, EventsPublished)]
-    assert [(fact.result, len(fact.events)) for fact in published] == [("delivered", 1)] * 6
-
-
 async def test_a_sink_that_takes_several_events_gets_them_at_once(house: House) -> None:
     """Each has a result of its own: what failed is published again, and the rest never."""
     relay = await house.relay(places=2)
@@ -140,7 +133,7 @@ async def test_a_sink_that_takes_several_events_gets_them_at_once(house: House) 
     results = [(fact.result, len(fact.events)) for fact in house.facts if isinstance(fact, EventsPublished)]
     for each in (("delivered", 2), ("refused", 1), ("failed", 1)):
         assert each in results
-    house.store.memory.clock.advance(2)
+    house.clock.advance(2)
     await pump(relay)
     ids = [event.id for event, _ in house.a.published]
     assert ids[7:] == ids[2:4]
@@ -158,29 +151,28 @@ async def test_a_backlog_is_published_without_waiting_for_a_poll(house: House) -
     assert len({event.id for event, _ in house.a.published}) == 400
 
 
-async def test_a_line_is_published_without_waiting_for_a_poll() -> None:
+@pytest.mark.parametrize("house", [True], indirect=True, ids=["ordered"])
+async def test_a_line_is_published_without_waiting_for_a_poll(house: House) -> None:
     """Each event follows the one before as soon as that has arrived."""
-    house = House(is_ordered=True)
-    await house.store.start()
     relay = await house.relay(busy_seconds=3600.0)
     for _ in range(50):
         await do(house.store, Hand(), lambda hand: replace(hand.accept(), lane=b"l" * 32))
     await relay.run_once()
     async with running(relay):
         await eventually(lambda: len(house.a.published) == len(house.b.published) == 50)
-    await relay.close()
     places = [event.attributes()["sequence"] for event, _ in house.a.published]
     assert places == sorted(places)
 
 
-async def test_a_sink_that_hangs_keeps_no_other_from_its_backlog(house: House) -> None:
-    """It has no places free, and is asked for nothing meanwhile."""
+async def test_a_sink_that_hangs_delays_no_other(house: House) -> None:
+    """It takes its own places and no more, and the other one waits for no poll either."""
     relay = await house.relay(places=4, busy_seconds=3600.0)
     house.a.gate.clear()
     await house.complete(400)
     await relay.run_once()
     async with running(relay):
         await eventually(lambda: len(house.b.published) == 400)
+        await eventually(lambda: relay.running == 4)
     assert len(house.a.published) == 4
 
 
@@ -191,7 +183,7 @@ async def test_what_failed_is_published_again_by_the_schedule(house: House) -> N
     await house.complete()
     await pump(relay)
     for seconds, number in ((0.9, 1), (0.2, 2), (89.0, 2), (1.1, 3)):
-        house.store.memory.clock.advance(seconds)
+        house.clock.advance(seconds)
         await pump(relay)
         assert len(house.a.published) == number
     assert len({event.cloudevent() for event, _ in house.a.published}) == 1
@@ -206,7 +198,7 @@ async def test_an_event_that_is_too_old_is_dead_and_listed(house: House) -> None
     house.a.results = [FAILED] * 100
     for _ in range(30):
         await pump(relay)
-        house.store.memory.clock.advance(60)
+        house.clock.advance(60)
     assert KEEP_SECONDS / 60 - 3 < len(house.a.published) < 25
     assert {name: each.dead for name, each in (await house.store.cold.sinks(SERVICE)).items()} == {"a": 1}
     house.a.results = []
@@ -218,49 +210,6 @@ async def test_an_event_that_is_too_old_is_dead_and_listed(house: House) -> None
     assert await house.store.cold.sinks(SERVICE) == {}
 
 
-async def test_what_is_refused_is_dead_at_once(house: House) -> None:
-    """And keeps nothing behind it."""
-    relay = await house.relay()
-    house.a.results = [TOO_LARGE]
-    await house.complete(2)
-    await pump(relay)
-    assert (await house.store.cold.sinks(SERVICE))["a"].dead == 1
-    assert len(house.a.published) == 2
-
-
-async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House) -> None:
-    """Until somebody resumes it, whatever other relays and restarts come between."""
-    relay = await house.relay(places=1)
-    house.a.results = [Publication(Result.SUSPENDED, "HTTP 410", cause="410")]
-    await house.complete(2)
-    await pump(relay)
-    await pump(await house.relay())
-    house.store.memory.clock.advance(2 * KEEP_SECONDS)
-    await pump(relay)
-    assert len(house.a.published) == 1
-    backlog = (await house.store.cold.sinks(SERVICE))["a"]
-    assert (backlog.pending, backlog.dead, backlog.suspended_why) == (2, 0, "HTTP 410")
-    changes = [fact for fact in house.facts if isinstance(fact, SinkChanged) and fact.is_suspended]
-    assert [(fact.sink, fact.cause) for fact in changes] == [("a", "410")]
-    await house.store.cold.resume_sink(SERVICE, "a")
-    for _ in range(2):
-        await pump(relay)
-    assert await house.store.cold.sinks(SERVICE) == {}
-
-
-async def test_a_sink_that_hangs_delays_no_other(house: House) -> None:
-    """It takes its own places and no more."""
-    relay = await house.relay(places=4)
-    house.a.gate.clear()
-    await house.complete(12)
-    for _ in range(6):
-        await relay.run_once()
-        await eventually(lambda: relay.running == 4)
-    assert len(house.b.published) == 12
-    assert len(house.a.published) == 4
-    assert await house.waiting("b") == 0
-
-
 async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None:
     """While its breaker is open no event is leased, and none loses a try; then one goes first."""
     relay = await house.relay(failures=2, places=2)
@@ -269,21 +218,21 @@ async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None
     await pump(relay)
     assert len(house.a.published) == 2
     for _ in range(5):
-        house.store.memory.clock.advance(1)
+        house.clock.advance(1)
         await pump(relay)
     assert len(house.a.published) == 2
-    house.store.memory.clock.advance(6)
+    house.clock.advance(6)
     await pump(relay)
     assert len(house.a.published) == 3
     for _ in range(10):
-        house.store.memory.clock.advance(1)
+        house.clock.advance(1)
         await pump(relay)
     assert await house.waiting("a") == 0
     failing = [(fact.is_failing, fact.cause) for fact in house.facts if isinstance(fact, SinkChanged)]
     assert failing == [(True, "HTTP 500"), (False, "")]
 
 
-async def test_events_that_were_leased_while_a_breaker_opened(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_that_were_leased_while_a_breaker_opened(house: House) -> None:
     """What becomes of them says nothing about the sink later: then one event goes first, and one alone."""
     relay = await house.relay(failures=2, places=3)
     house.a.results = [FAILED] * 2
@@ -292,19 +241,15 @@ async def test_events_that_were_leased_while_a_breaker_opened(house: House, monk
     await relay.run_once()
     await eventually(lambda: len(house.a.published) == 2)
     await house.complete(3)
-    lease_events = house.store.lease_events
-
-    async def as_it_opens(*arguments: Any) -> object:
-        leased = await lease_events(*arguments)
-        house.a.gate.set()
-        await eventually(lambda: not relay.running)
-        return leased
-
-    with monkeypatch.context() as held:
-        held.setattr(house.store, "lease_events", as_it_opens)
-        await pump(relay)
+    leasing = house.store.stop_after("lease_events")
+    polling = asyncio.create_task(pump(relay))
+    await leasing.reached.wait()
+    house.a.gate.set()
+    await eventually(lambda: not relay.running)
+    leasing.opened.set()
+    await polling
     assert len(house.a.published) == 3
-    house.store.memory.clock.advance(11)
+    house.clock.advance(11)
     house.a.gate.clear()
     for _ in range(3):
         await relay.run_once()
@@ -320,7 +265,7 @@ async def test_a_relay_that_dies_between_publication_and_report(house: House) ->
     await eventually(lambda: len(house.a.published) == 1)
     await pump(heir)
     assert len(house.a.published) == 1
-    house.store.memory.clock.advance(LEASE_SECONDS + 1)
+    house.clock.advance(LEASE_SECONDS + 1)
     await pump(heir)
     (first, _), (second, _) = house.a.published
     assert (first.id, first.cloudevent()) == (second.id, second.cloudevent())
@@ -330,55 +275,40 @@ async def test_a_relay_that_dies_between_publication_and_report(house: House) ->
     assert await house.store.cold.sinks(SERVICE) == {}
 
 
-async def test_a_report_that_the_store_did_not_take_is_given_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_report_that_the_store_did_not_take_is_given_again(house: House) -> None:
     """The event is not published again meanwhile, as long as its lease lasts."""
     relay = await house.relay()
     await house.complete()
-    with monkeypatch.context() as broken:
-        broken.setattr(house.store, "report_events", _fails)
+    house.store.on("report_events", refused())
+    await relay.run_once()
+    await eventually(lambda: not relay.running)
+    with pytest.raises(NotApplied):
         await relay.run_once()
-        await eventually(lambda: not relay.running)
-        with pytest.raises(NotApplied):
-            await relay.run_once()
     await pump(relay)
     assert len(house.a.published) == 1
     assert await house.store.cold.sinks(SERVICE) == {}
 
 
-async def test_a_stop_during_a_report_reports_the_rest(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_during_a_report_reports_the_rest(house: House) -> None:
     """What a poll is just reporting is not the stop's to report, and what ended meanwhile is not lost."""
     relay = await house.relay()
     await house.complete()
     await relay.run_once()
     await eventually(lambda: not relay.running)
-    gate, asked = asyncio.Event(), asyncio.Event()
-    report_events = house.store.report_events
-
-    async def slowly(*arguments: Any) -> None:
-        asked.set()
-        await gate.wait()
-        await report_events(*arguments)
-
-    monkeypatch.setattr(house.store, "report_events", slowly)
+    reporting = house.store.stop_before("report_events")
     poll = asyncio.create_task(relay.run_once())
-    await asked.wait()
+    await reporting.reached.wait()
     stop = asyncio.create_task(relay.close())
     await asyncio.sleep(0)
-    gate.set()
+    reporting.opened.set()
     await asyncio.gather(poll, stop)
     assert [await house.waiting(sink) for sink in ("a", "b")] == [0, 0]
-
-
-async def _fails(*_: object) -> None:
-    raise NotApplied("away")
 
 
 async def test_a_bug_of_a_sink_is_a_failure_like_others(house: House, caplog: pytest.LogCaptureFixture) -> None:
     """The event waits, and the other sink goes on."""
     relay = await house.relay()
-    house.a.publish = _raises  # type: ignore[method-assign]
+    house.a.error = RuntimeError("a bug")
     await house.complete()
     await pump(relay)
     assert await house.waiting("a") == 1
@@ -386,24 +316,11 @@ async def test_a_bug_of_a_sink_is_a_failure_like_others(house: House, caplog: py
     assert "because of a bug" in caplog.text
 
 
-async def _raises(*_: object) -> Publication:
-    raise RuntimeError("a bug")
-
-
 async def test_it_polls_rarely_while_nothing_happens(house: House) -> None:
     """One search serves all sinks, at most once a second; a change of this process is published soon all the same."""
     relay = await house.relay()
-    calls: list[object] = []
-    lease: Callable[..., object] = house.store.lease_events
-
-    def counted(*given: object) -> object:
-        calls.append(given)
-        return lease(*given)
-
-    house.store.lease_events = counted  # type: ignore[method-assign,assignment]
-    pauses = [await relay.run_once() for _ in range(4)]
-    assert pauses == [2.0, 4.0, 5.0, 5.0]
-    assert len(calls) == 4
+    assert [await relay.run_once() for _ in range(4)] == [2.0, 4.0, 5.0, 5.0]
+    assert house.store.said.count("lease_events") == 4
     async with running(relay):
         await house.complete()
         relay.wake()
@@ -413,17 +330,11 @@ async def test_it_polls_rarely_while_nothing_happens(house: House) -> None:
 async def test_a_store_that_fails_is_left_alone_however_much_happens(house: House) -> None:
     """Each wake would send it one more statement; the pause after a failure is made in full."""
     relay = await house.relay(busy_seconds=0.0)
-    calls: list[object] = []
-
-    async def fails(*given: object) -> object:
-        calls.append(given)
-        raise NotApplied("away")
-
-    house.store.lease_events = fails  # type: ignore[method-assign,assignment]
+    house.store.break_("lease_events", fault=refused())
     async with running(relay):
         relay.wake()
-        await eventually(lambda: calls)
+        await eventually(lambda: "lease_events" in house.store.said)
         for _ in range(100):
             relay.wake()
             await asyncio.sleep(0)
-    assert len(calls) == 1
+    assert house.store.said.count("lease_events") == 1

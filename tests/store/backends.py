@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -69,11 +69,8 @@ async def on_sqlite(directory: Path) -> AsyncIterator[Backend]:
     path = directory / "state" / "operations.db"
 
     async def execute(statement: str) -> list[tuple[object, ...]]:
-        connection = apsw.Connection(str(path))
-        try:
+        with closing(apsw.Connection(str(path))) as connection:
             return list(connection.execute(statement))
-        finally:
-            connection.close()
 
     listing = "SELECT name FROM sqlite_schema WHERE type = 'table'"
     open_bare = lambda outbox: SqliteStore(path, outbox=outbox)  # noqa: E731

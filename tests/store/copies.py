@@ -12,7 +12,7 @@ import redis
 
 from gateway.core.confidential import NO_SEALING, Sealing
 from gateway.core.message import Headers
-from gateway.core.operation import Record, Snapshot, microseconds
+from gateway.core.operation import Snapshot, microseconds
 from gateway.store.redis.store import RedisFastTier
 from tests.conformance.hand import ANSWER, Hand, started
 from tests.support.eventually import eventually
@@ -30,20 +30,16 @@ def completed(body: bytes = b"one", fields: Headers = ANSWER.headers) -> Snapsho
     return hand.snapshot
 
 
-def record_of(snapshot: Snapshot | None) -> Record:
-    return snapshot.record
-
-
 def id_of(snapshot: Snapshot) -> UUID:
-    return record_of(snapshot).identity.operation_id
+    return snapshot.record.identity.operation_id
 
 
 def with_time_left(snapshot: Snapshot, seconds: float) -> Snapshot:
-    return replace(snapshot, now_us=record_of(snapshot).replay_until_us - microseconds(seconds))
+    return replace(snapshot, now_us=snapshot.record.replay_until_us - microseconds(seconds))
 
 
 def time_left_us(snapshot: Snapshot | None) -> int:
-    return record_of(snapshot).replay_until_us - snapshot.now_us
+    return snapshot.record.replay_until_us - snapshot.now_us
 
 
 def key_of(operation_id: UUID, store: str = STORE) -> str:

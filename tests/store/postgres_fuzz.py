@@ -21,7 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -45,6 +45,7 @@ from gateway.core.operation import (
     Erase,
     Fenced,
     Forget,
+    HolderCommand,
     Identity,
     Lapsed,
     Postpone,
@@ -229,10 +230,10 @@ class _Actor:
         lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=self._random.random() < 0.5)
         if lease is None:
             return
-        given = Given(lease, begun, time.monotonic(), lease_us)
-        self._history.given.append(given)
-        if self._random.random() < 0.5:
-            self._history.given[self._history.given.index(given)] = replace(given, back=time.monotonic())
+        got, is_given_back = time.monotonic(), self._random.random() < 0.5
+        back = time.monotonic() if is_given_back else None
+        self._history.given.append(Given(lease, begun, got, lease_us, back))
+        if is_given_back:
             await self._store.put_off(lease, self._random.randint(0, 5) * _MS, "unknown")
 
     def _command(self, known: _Known) -> Command:
@@ -245,61 +246,48 @@ class _Actor:
 
     def _made(self, kind: type[Command], known: _Known) -> Command:
         """A command of this kind, with random values that fit."""
-        operation_id, record = known.identity.operation_id, known.seen.record
+        record, source = known.seen.record, self._random
         token, attempt_id, granted = self._holder(known)
-        held = (operation_id, token, attempt_id)
-        read_token = None if record is None or self._random.random() < 0.2 else record.token
-        fingerprint = SAME if self._random.random() < 0.9 else OTHER
-        new_id, name, answer, audit = self._id(), f"actor-{self._number}", self._answer(), self._audit()
-        lease_us, remember_us = self._us(2, 150), self._us(1, 60)
-        within_us = int(self._us(5, 300) * self._history.pace)
-        replay_us = self._us(0, 300)
+        new_id, replay_us = self._id(), self._us(0, 300)
         # A key that is remembered for whole seconds becomes narrow.
-        key_us = replay_us + self._us(0, 40) if self._random.random() < 0.5 else 1_000 * _MS
-        windows = (replay_us, key_us)
-        is_answered = self._random.random() < 0.5
-        kept = SealedRequest(new_id, "2026-11", self._random.randbytes(self._random.randint(0, 40)))
-        # Of one scope, so of the same lane in most cases; now and then of another one, after it was withdrawn.
-        lane = bytes([self._random.random() < 0.1]) * 32 if known.is_ordered else None
-        stops_lane = self._random.random() < 0.5
-        # Now and then what no column takes: it alone is refused, and none of its neighbours.
-        doubt = "reset" if self._random.random() < 0.95 else "a\0b"
+        key_us = replay_us + self._us(0, 40) if source.random() < 0.5 else 1_000 * _MS
         # Half of them hold a content: those of one record share it, and the others' is one that each caller means.
-        digest = random.Random(str(operation_id)).randbytes(16) if self._random.random() < 0.5 else bytes(16)
-        has_content = self._random.random() < 0.5
-        content = Content(digest, self._us(0, 20), is_distinct=digest == bytes(16)) if has_content else None
-        makers: dict[type[Command], Callable[[], Command]] = {
-            Claim: lambda: Claim(known.identity, new_id, name, fingerprint, lease_us, read_token, content=content),
-            Accept: lambda: Accept(
-                known.identity,
-                new_id,
-                SERVICE,
-                fingerprint,
-                kept,
-                within_us,
-                read_token,
-                content=content,
-                lane=lane,
-                stops_lane=stops_lane,
+        own = random.Random(str(known.identity.operation_id)).randbytes(16)
+        digest = own if source.random() < 0.5 else bytes(16)
+        content = Content(digest, self._us(0, 20), is_distinct=digest == bytes(16))
+        read_token = None if record is None or source.random() < 0.2 else record.token
+        values = {
+            "identity": known.identity,
+            "operation_id": known.identity.operation_id,
+            "service": SERVICE,
+            "holder": f"actor-{self._number}",
+            "fingerprint": SAME if source.random() < 0.9 else OTHER,
+            "token": token,
+            "read_token": read_token if kind in (Claim, Accept) else token,
+            "attempt_id": attempt_id if issubclass(kind, HolderCommand) else new_id,
+            "resolution_id": new_id,
+            "lease_us": self._us(2, 150),
+            "pause_us": self._us(0, 10),
+            "deliver_within_us": int(self._us(5, 300) * self._history.pace),
+            "replay_us": replay_us,
+            "remember_us": key_us if kind in (Complete, Prove) else self._us(1, 60),
+            "content": content if source.random() < 0.5 else None,
+            "kept": SealedRequest(new_id, "2026-11", source.randbytes(source.randint(0, 40))),
+            # Of one scope, so of the same lane in most cases; now and then of another one, after it was withdrawn.
+            "lane": bytes([source.random() < 0.1]) * 32 if known.is_ordered else None,
+            "stops_lane": source.random() < 0.5,
+            "response": StoredResponse(
+                source.randint(200, 299), b"OK", ((b"Location", b"/charges/1"),), self._id().bytes
             ),
-            Dispatch: lambda: Dispatch(operation_id, token, new_id, name, lease_us),
-            Takeover: lambda: Takeover(operation_id, token, new_id, name, lease_us),
-            Renew: lambda: Renew(*held, lease_us),
-            Complete: lambda: Complete(*held, answer, *windows, granted=granted),
-            Release: lambda: Release(*held, remember_us),
-            Forget: lambda: Forget(*held),
-            Abandon: lambda: Abandon(*held, doubt),
-            Postpone: lambda: Postpone(*held, self._us(0, 10), "refused", is_answered=is_answered),
-            Bury: lambda: Bury(*held, "unauthorized", "answered_401", is_answered=is_answered),
-            Prove: lambda: Prove(operation_id, token, new_id, answer, *windows, audit),
-            Disprove: lambda: Disprove(operation_id, token, new_id, remember_us, audit),
-            Reinstate: lambda: Reinstate(operation_id, token, new_id, audit),
-            Requeue: lambda: Requeue(operation_id, token, new_id, within_us, audit),
-            Withdraw: lambda: Withdraw(operation_id, token, new_id, remember_us, audit),
-            Purge: lambda: Purge(operation_id, audit),
-            Erase: lambda: Erase(operation_id, audit),
+            "granted": granted,
+            # Now and then what no column takes: it alone is refused, and none of its neighbours.
+            "doubt": "reset" if source.random() < 0.95 else "a\0b",
+            "reason": "unauthorized",
+            "failure": "refused",
+            "is_answered": source.random() < 0.5,
+            "audit": Audit(self._id().hex, "by chance") if source.random() < 0.5 else None,
         }
-        return makers[kind]()
+        return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})
 
     def _holder(self, known: _Known) -> tuple[int, UUID, Record | None]:
         """Token and attempt of whoever was last granted the operation, or of somebody before."""
@@ -314,12 +302,6 @@ class _Actor:
 
     def _us(self, least_ms: int, most_ms: int) -> int:
         return self._random.randint(least_ms * _MS, most_ms * _MS)
-
-    def _answer(self) -> StoredResponse:
-        return StoredResponse(self._random.randint(200, 299), b"OK", ((b"Location", b"/charges/1"),), self._id().bytes)
-
-    def _audit(self) -> Audit | None:
-        return Audit(self._id().hex, "by chance") if self._random.random() < 0.5 else None
 
 
 async def fuzz(url: str, seed: int, seconds: float) -> History:
@@ -361,8 +343,8 @@ async def _until(is_over: Callable[[], bool], act: Callable[[], Awaitable[None]]
 
 
 async def _sweep(store: PostgresStore, source: random.Random, history: History) -> None:
-    part = await store.sweep(source.randint(1, 10))
-    history.swept += part
+    swept = await store.sweep(source.randint(1, 10))
+    history.swept += swept
 
 
 async def _hold(holder: Any, source: random.Random, known: list[_Known]) -> None:
@@ -403,10 +385,6 @@ async def _collect(admin: Any, history: History) -> None:
     )
 
 
-async def _run(url_of: Callable[[], Awaitable[str]], seed: int, seconds: float) -> History:
-    return await fuzz(await url_of(), seed, seconds)
-
-
 def main() -> int:
     """The command line; 1 when something was found."""
     parser = argparse.ArgumentParser(description="Random concurrent verbs on a real Postgres, judged by the model.")
@@ -418,7 +396,7 @@ def main() -> int:
         server = PostgresServer(PostgresInstallation(directory / "postgres"), directory / "pg")
         server.start()
         try:
-            history = asyncio.run(_run(server.new_database, asked.seed, asked.seconds))
+            history = asyncio.run(fuzz(asyncio.run(server.new_database()), asked.seed, asked.seconds))
         finally:
             server.crash()
     faults = judge(history)

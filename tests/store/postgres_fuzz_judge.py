@@ -111,17 +111,11 @@ class History:
     swept: Swept = field(default_factory=Swept)
     versions: dict[UUID, list[Version]] = field(default_factory=dict)
     answered: frozenset[int] = frozenset()
-    # Narrow tombstones that were collected when the key was in use again.
     audited: Counter[tuple[UUID, str, int, str]] = field(default_factory=Counter)
 
     def summary(self) -> str:
         changes = sum(map(len, self.versions.values()))
-        swept = self.swept.lapsed + self.swept.retired + self.swept.collected + self.swept.expired
-        leases = f"{len(self.given)} recovery leases"
-        records = (version.record for versions in self.versions.values() for version in versions)
-        moves = sum(record is not None and record.attempt_id == NO_ATTEMPT for record in records)
-        said = f"{len(self.said)} commands and reads"
-        return f"{said}, {leases}, {changes} changes, {swept} of them by sweeps, {moves} moves of tombstones"
+        return f"{len(self.said)} commands and reads, {len(self.given)} recovery leases, {changes} changes"
 
     def note(self, said: Said) -> None:
         self.said.append(said)
@@ -146,12 +140,8 @@ def judge(history: History) -> list[str]:
         timed += trial.timed
         audited += trial.audited
     swept = history.swept
-    wanted = {
-        Event.LAPSE: swept.lapsed,
-        Event.RETIRE: swept.retired,
-        Event.COLLECT: swept.collected,
-        Event.EXPIRE: swept.expired,
-    }
+    told = (swept.lapsed, swept.retired, swept.collected, swept.expired)
+    wanted = dict(zip((Event.LAPSE, Event.RETIRE, Event.COLLECT, Event.EXPIRE), told, strict=True))
     if timed != Counter(wanted):
         faults.append(f"the sweeps told of {wanted}, and wrote {dict(timed)}")
     if audited != history.audited:
@@ -284,7 +274,7 @@ class _Trial:
     def _maker(
         self, before: Record | None, after: Record | None, applied: dict[Any, list[Said]], *, is_crowded: bool
     ) -> Said | None:
-        candidates = applied.get(_mark_of(before, after), [])
+        candidates = applied.get(_mark_of(after), [])
         for said, is_given in product(candidates, (False, True)[: 1 + is_crowded]):
             assert said.command is not None
             snapshot = _snapshot(said)
@@ -313,9 +303,8 @@ class _Trial:
 
     def _is_possible(self, said: Said) -> bool:
         if isinstance(said.result, Exception):
-            return (
-                isinstance(said.result, Unstorable) and isinstance(said.command, Abandon) and "\0" in said.command.doubt
-            )
+            is_refused = isinstance(said.result, Unstorable)
+            return is_refused and isinstance(said.command, Abandon) and "\0" in said.command.doubt
         return any(self._is_told(said, place) for place in self._places_met(said))
 
     def _is_told(self, said: Said, place: int) -> bool:
@@ -333,12 +322,10 @@ class _Trial:
         by_doubt: defaultdict[int, list[Given]] = defaultdict(list)
         for each in given:
             by_doubt[each.lease.token].append(each)
-            in_doubt = (State.CLAIMED, State.IN_DOUBT)
-            records = [
-                v.record
-                for v in self._met(Said(each.lease.operation_id, None, each.begun, each.ended, Snapshot(None, 0)))
-            ]
-            if not any(r is not None and r.token == each.lease.token and r.state in in_doubt for r in records):
+            asked = Said(each.lease.operation_id, None, each.begun, each.ended, Snapshot(None, 0))
+            records = [version.record for version in self._met(asked) if version.record is not None]
+            doubted = {record.token for record in records if record.state in (State.CLAIMED, State.IN_DOUBT)}
+            if each.lease.token not in doubted:
                 yield f"{each} was given under no doubt"
         for same in by_doubt.values():
             same.sort(key=lambda each: each.lease.tries)
@@ -386,8 +373,8 @@ def _mark(command: Command) -> Any:
     return event
 
 
-def _mark_of(before: Record | None, after: Record | None) -> Any:
-    """That of the command that may have made the one of the other."""
+def _mark_of(after: Record | None) -> Any:
+    """That of the command that may have made it."""
     if after is None:
         return Event.ERASE
     event = after.last_event

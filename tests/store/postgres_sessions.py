@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import started
 from tests.support.postgres import session
-
-# Execute, of all rows of the unnamed portal. What follows is Sync, which ends the implicit transaction.
-EXECUTE: Final = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
 
 
 def url_as(role: str, url: str) -> str:
@@ -35,8 +32,5 @@ async def roles(url: str) -> AsyncIterator[tuple[Any, str, str]]:
                 await admin.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url, **options)
-    async with started(store):
-        yield store
+def opened(url: str, **options: Any) -> AbstractAsyncContextManager[PostgresStore]:
+    return started(PostgresStore(url, **options))

@@ -18,20 +18,15 @@ from gateway.store.files import NO_PLACE, SUFFIX, AttemptFiles, MarkedAttempt
 from tests.support.wall_clock import wall_clock
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Iterator[AttemptFiles]:
+def _opened(tmp_path: Path) -> Iterator[AttemptFiles]:
     files = AttemptFiles(tmp_path)
     files.open()
     yield files
     files.close()
 
 
-@pytest.fixture
-def heir(tmp_path: Path) -> Iterator[AttemptFiles]:
-    heir = AttemptFiles(tmp_path)
-    heir.open()
-    yield heir
-    heir.close()
+# Of one worker, and of another one in the same directory.
+files, heir = (pytest.fixture(_opened, name=name) for name in ("files", "heir"))
 
 
 def marked(files: AttemptFiles) -> tuple[MarkedAttempt, int]:
@@ -45,10 +40,6 @@ def left_by_ended(heir: AttemptFiles) -> list[MarkedAttempt]:
         found += ended.attempts
         ended.remove()
     return found
-
-
-def the_file_of(files: AttemptFiles) -> Path:
-    return files._path
 
 
 def boot_time_in(seconds: int) -> int:
@@ -102,7 +93,7 @@ def test_an_older_copy_that_is_put_back_proves_nothing(
 ) -> None:
     """It says unsent of what was sent after it was taken."""
     _, place = marked(files)
-    path = the_file_of(files)
+    path = files._path
     copy = path.read_bytes()
     files.mark_sent(place)
     files.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -18,13 +18,11 @@ from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, St
 from gateway.store.memory import guard as guard_module
 from gateway.store.memory.epoch import (
     TOKENS_SKIPPED,
-    Amnesia,
     Seen,
     SeenFile,
     SharedNote,
     WitnessFiles,
     amnesia_of,
-    memo_of,
 )
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Living, RecipeConflict, Serving
@@ -43,18 +41,17 @@ def claim(number: int, read_token: int | None = None) -> Claim:
     return Claim(identity, uuid4(), "holder", Fingerprint(b"r", b"d", b"w"), 30_000_000, read_token)
 
 
-@asynccontextmanager
-async def opened(
-    memory: Memory,
-    directory: Path,
-    facts: list[Fact] | None = None,
-    store: Store | None = None,
-    shared: SharedNote | None = None,
-    serves: Serving | None = None,
-) -> AsyncIterator[EpochGuard]:
+def opened(
+    memory: Memory, directory: Path, facts: list[Fact] | None = None, store: Store | None = None, **options: Any
+) -> AbstractAsyncContextManager[EpochGuard]:
     """A gateway's guard, with what it noted earlier in this directory, and what all noted in Redis."""
-    async with started(a_guard(store or MemoryStore(memory), directory, facts, shared, serves=serves)) as guard:
-        yield guard
+    return started(a_guard(store or MemoryStore(memory), directory, facts, **options))
+
+
+def host(directory: Path, name: str) -> Path:
+    """The state directory of a host that never ran a gateway."""
+    (directory / name).mkdir()
+    return directory / name
 
 
 async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
@@ -65,56 +62,73 @@ async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, sh
         await guard.exchange_notes()
 
 
-@pytest.mark.parametrize("loss", ["older-state", "other-store"])
-async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
-    """After a restore or a failover absent keys are refused for the window, known ones are served, and tokens jump."""
-    memory = Memory()
-    await grown(memory, tmp_path, 5)
+def lose(memory: Memory, loss: str) -> None:
     if loss == "older-state":
         memory.token = 2
         del memory.records[UUID(int=4)]
     else:
         memory.identity = "another"
-    facts: list[Fact] = []
-    async with opened(memory, tmp_path, facts) as guard:
-        with pytest.raises(Amnesic):
-            await guard.apply(claim(99))
-        assert isinstance(await guard.apply(claim(1)), Fenced)
-        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert changed.is_lost
-        assert changed.left_seconds == WINDOW_US / 1e6
-        memory.clock.advance(WINDOW_US / 1e6)
-        result = await guard.apply(claim(99))
-        assert isinstance(result, Applied)
-        assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
-async def test_an_operator_accepts_the_loss(tmp_path: Path) -> None:
-    """Once somebody accepted the loss, absent keys are granted, at once in gateways that run as well."""
-    memory = Memory()
-    await grown(memory, tmp_path, 3)
-    memory.identity = "another"
-    facts: list[Fact] = []
+async def check_lost(guard: EpochGuard, memory: Memory, facts: list[Fact]) -> str:
+    """Absent keys are refused for the window, known ones are served, and tokens jump. Returns why."""
+    with pytest.raises(Amnesic):
+        await guard.apply(claim(99))
+    assert isinstance(await guard.apply(claim(1)), Fenced)
+    (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
+    assert (changed.is_lost, changed.left_seconds) == (True, WINDOW_US / 1e6)
+    memory.clock.advance(WINDOW_US / 1e6)
+    result = await guard.apply(claim(99))
+    assert isinstance(result, Applied)
+    assert result.snapshot.record.token > TOKENS_SKIPPED
+    return changed.why
+
+
+LOSSES = ("older-state", "other-store")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_lost_memory_is_noticed(tmp_path: Path, loss: str) -> None:
+    """After a restore or a failover."""
+    memory, facts = Memory(), list[Fact]()
+    await grown(memory, tmp_path, 5)
+    lose(memory, loss)
     async with opened(memory, tmp_path, facts) as guard:
-        accepted = amnesia_of(await guard.cold.check_memory())
-        memory.memo = memo_of(Amnesia(0, accepted.why, "ann", accepted.former, accepted.beyond))
-        assert isinstance(await guard.apply(claim(99)), Applied)
-        told = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert [fact.is_lost for fact in told] == [True, False]
-        assert told[-1].by == "ann"
+        await check_lost(guard, memory, facts)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_host_without_a_note_knows_what_the_others_saw(
+    tmp_path: Path, redis_url: str, no_haste: None, loss: str
+) -> None:
+    """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
+    memory, facts, shared = Memory(), list[Fact](), RedisSeen(redis_url, "shop")
+    await grown(memory, host(tmp_path, "one"), 5, shared=shared)
+    lose(memory, loss)
+    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as guard:
+        assert "as other gateways noted" in await check_lost(guard, memory, facts)
 
 
 async def test_a_release_from_before_the_loss_is_not_believed(tmp_path: Path) -> None:
-    """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does."""
+    """A retry that was executed may have been forgotten along with its claim: the key waits as an absent one does. Who
+    only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
     memory = Memory()
     async with opened(memory, tmp_path) as guard:
-        token = await released(guard)
+        await guard.apply(claim(2))
+        token = (await guard.apply(released := claim(1))).snapshot.record.token
+        await guard.apply(Release(UUID(int=1), token, released.attempt_id, WINDOW_US * 10))
     memory.identity = "another"
     async with opened(memory, tmp_path) as guard:
         for read_token in (None, token):
             with pytest.raises(Amnesic):
                 await guard.apply(claim(1, read_token))
+        for number in (1, 99):
+            with pytest.raises(Amnesic):
+                await guard.read(UUID(int=number))
+        assert (await guard.read(UUID(int=2))).state is State.CLAIMED
         memory.clock.advance(WINDOW_US / 1e6)
+        assert (await guard.read(UUID(int=1))).state is State.RELEASED
+        assert (await guard.read(UUID(int=99))).state is State.ABSENT
         assert isinstance(await guard.apply(claim(1, token)), Applied)
 
 
@@ -156,39 +170,10 @@ async def test_a_request_kept_before_the_loss_is_not_delivered(tmp_path: Path) -
         await do(guard, kept[0], Hand.dispatch)
 
 
-async def test_what_may_be_forgotten_is_not_read_as_free(tmp_path: Path) -> None:
-    """Who only wants to know hears no more than who claims: that nobody knows, for as long as keys are remembered."""
-    memory = Memory()
-    async with opened(memory, tmp_path) as guard:
-        await released(guard)
-        await guard.apply(claim(2))
-    memory.identity = "another"
-    async with opened(memory, tmp_path) as guard:
-        for number in (1, 99):
-            with pytest.raises(Amnesic):
-                await guard.read(UUID(int=number))
-        assert (await guard.read(UUID(int=2))).state is State.CLAIMED
-        memory.clock.advance(WINDOW_US / 1e6)
-        assert (await guard.read(UUID(int=1))).state is State.RELEASED
-        assert (await guard.read(UUID(int=99))).state is State.ABSENT
-
-
 async def is_back(guard: EpochGuard) -> bool:
-    try:
-        await guard.read(UUID(int=1))
-    except Amnesic:
-        return True
-    except NotApplied:
-        return False
-    return True
-
-
-async def released(guard: EpochGuard) -> int:
-    """Claim operation 1 and let it go; its token."""
-    granted = await guard.apply(claim(1))
-    record = granted.snapshot.record
-    await guard.apply(Release(UUID(int=1), record.token, record.attempt_id, WINDOW_US * 10))
-    return record.token
+    """Whether the guard has met the store again, be its memory lost or not."""
+    (told,) = await asyncio.gather(guard.read(UUID(int=1)), return_exceptions=True)
+    return isinstance(told, Snapshot | Amnesic)
 
 
 @pytest.mark.parametrize("command", [Hand.claim, Hand.accept], ids=["claim", "accept"])
@@ -216,39 +201,24 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
     """A store that changes again as soon as it is back is started anew once more, and by one at a time."""
     monkeypatch.setattr(guard_module, "_PAUSE_SECONDS_MIN", 0.0)
     memory = Memory()
-    gate = asyncio.Event()
+    store = FaultyStore(MemoryStore(memory))
+    gate, starting, overlaps = asyncio.Event(), asyncio.Lock(), list[bool]()
     gate.set()
 
-    class Flapping(MemoryStore):
-        is_changed = False
-        starting = 0
-        most = 0
-
-        async def start(self) -> None:
-            self.starting += 1
-            self.most = max(self.most, self.starting)
+    async def start() -> None:
+        overlaps.append(starting.locked())
+        async with starting:
             await gate.wait()
-            await super().start()
-            self.starting -= 1
+            await store.behind.start()
 
-        async def read(self, operation_id: UUID) -> Snapshot:
-            if self.is_changed:
-                self.is_changed = False
-                raise EpochChanged("another memory")
-            return await super().read(operation_id)
-
-    store = Flapping(memory)
+    store.start = start
     async with opened(memory, tmp_path, store=store) as guard:
 
         async def change() -> None:
-            store.is_changed = True
-            while True:
-                try:
-                    await guard.read(UUID(int=1))
-                except EpochChanged:
-                    return
-                except NotApplied:
-                    await asyncio.sleep(0)
+            store.on("read", Fault(EpochChanged("another memory"), has_effect=False))
+            told: object = None
+            while not isinstance(told, EpochChanged):
+                (told,) = await asyncio.gather(guard.read(UUID(int=1)), return_exceptions=True)
 
         await change()
         await change()
@@ -256,9 +226,8 @@ async def test_two_changes_close_together(tmp_path: Path, monkeypatch: pytest.Mo
         for _ in range(100):
             await asyncio.sleep(0)
         gate.set()
-
         await eventually(lambda: is_back(guard))
-        assert store.most == 1
+        assert set(overlaps) == {False}
 
 
 async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
@@ -269,12 +238,6 @@ async def test_an_unreadable_note_is_refused(tmp_path: Path) -> None:
             pass
 
 
-def host(directory: Path, name: str) -> Path:
-    """The state directory of a host that never ran a gateway."""
-    (directory / name).mkdir()
-    return directory / name
-
-
 async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
     """Whether the claim on a key that the store does not have is refused for what it may have forgotten."""
     try:
@@ -282,29 +245,6 @@ async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
     except Amnesic:
         return True
     return False
-
-
-@pytest.mark.parametrize("loss", ["older-state", "other-store"])
-async def test_a_host_without_a_note_knows_what_the_others_saw(
-    tmp_path: Path, redis_url: str, no_haste: None, loss: str
-) -> None:
-    """The first gateway after a loss notices it by the note in Redis, though its own directory is empty."""
-    memory, shared = Memory(), RedisSeen(redis_url, "shop")
-    await grown(memory, host(tmp_path, "one"), 5, shared=shared)
-    if loss == "older-state":
-        memory.token = 2
-        del memory.records[UUID(int=4)]
-    else:
-        memory.identity = "another"
-    facts: list[Fact] = []
-    async with opened(memory, host(tmp_path, "fresh"), facts, shared=shared) as guard:
-        assert await is_refused(guard)
-        assert isinstance(await guard.apply(claim(1)), Fenced)
-        (changed,) = [fact for fact in facts if isinstance(fact, MemoryChanged)]
-        assert (changed.is_lost, "as other gateways noted" in changed.why) == (True, True)
-        memory.clock.advance(WINDOW_US / 1e6)
-        result = await guard.apply(claim(99))
-        assert result.snapshot.record.token > TOKENS_SKIPPED
 
 
 async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_url: str) -> None:
@@ -378,14 +318,10 @@ class CountedNote(RedisSeen):
         await super().write(seen, compared)
 
 
-@asynccontextmanager
-async def witnessed(
-    memory: Memory, directory: Path, shared: SharedNote, facts: list[Fact] | None = None
-) -> AsyncIterator[EpochGuard]:
+def witnessed(memory: Memory, directory: Path, shared: SharedNote) -> AbstractAsyncContextManager[EpochGuard]:
     """A gateway's guard of a store that notes what it acknowledges."""
     files = WitnessFiles(directory / "witness")
-    async with started(a_guard(MemoryStore(memory, files), directory, facts, shared, witness_files=files)) as guard:
-        yield guard
+    return opened(memory, directory, store=MemoryStore(memory, files), shared=shared, witness_files=files)
 
 
 async def wait_shared(shared: SharedNote, memory: Memory) -> None:
@@ -461,21 +397,6 @@ async def test_a_host_without_notes_waits_for_the_shared_one(tmp_path: Path, red
             await guard.apply(claim(2))
 
 
-async def test_keys_that_no_route_would_find_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever renames or removes a route hears at the start how many keys nobody finds any more, and what to write."""
-    async with started(MemoryStore(Memory())) as store:
-        await store.cold.compare_configuration(serving(recipes={"create_payment": b"recipe", "route": b"recipe"}))
-        for _ in range(9):
-            await do(store, Hand(Script(new_identity(operation="create_payment"))), Hand.claim)
-    async with opened(store.memory, tmp_path, store=store):
-        await eventually(lambda: caplog.records, 10)
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        "operation create_payment has 9 living keys and no route: a repeat of one of its requests is not recognised, "
-        'and runs again if it is forwarded; a route with "operation: create_payment" finds these keys'
-    )
-
-
 async def test_a_store_that_must_not_be_used_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -510,23 +431,6 @@ async def test_a_gateway_that_runs_is_seen(tmp_path: Path) -> None:
     assert not (await store.cold.compare_configuration(renamed)).conflicts
 
 
-async def test_a_second_service_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who starts beside another service with the same requests reads which one, and what to do if it is the same."""
-    memory = Memory()
-    other = serving([("POST /a", "create")], service="books", gateway_id=UUID(int=2))
-    store = MemoryStore(memory)
-    await store.start()
-    await store.cold.compare_configuration(other)
-    async with opened(memory, tmp_path, serves=serving([("POST /a", "create")])):
-        pass
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        "service books runs, and its operation create has the same requests as operation create of service shop: "
-        "they count as two services. If shop is books under a new name, a repeat of an old "
-        "request runs again: stop this gateway and keep the name with `service: books`"
-    )
-
-
 async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Path) -> None:
     """The next gateway is asked about keys that the one which goes on finds as before."""
     memory = Memory()
@@ -541,6 +445,39 @@ async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Pa
         with pytest.raises(StartRefused):
             await third.start()
         await third.close()
+
+
+SHOP = [("POST /a", "create")]
+BOOKS = serving(SHOP, service="books", gateway_id=UUID(int=2))
+WARNINGS: dict[str, tuple[Serving, Serving, str]] = {
+    "keys-without-a-route": (
+        serving(recipes={"create": b"recipe", "route": b"recipe"}),
+        serving(recipes={"route": b"recipe"}),
+        "operation create has 9 living keys and no route: a repeat of one of its requests is not recognised, "
+        'and runs again if it is forwarded; a route with "operation: create" finds these keys',
+    ),
+    "a-second-service": (
+        BOOKS,
+        serving(SHOP),
+        "service books runs, and its operation create has the same requests as operation create of service shop: "
+        "they count as two services. If shop is books under a new name, a repeat of an old "
+        "request runs again: stop this gateway and keep the name with `service: books`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "now", "told"), WARNINGS.values(), ids=WARNINGS)
+async def test_what_a_start_warns_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Serving, now: Serving, told: str
+) -> None:
+    """Whoever renames a route or a service reads what is not found any more, and what to write."""
+    async with started(MemoryStore(Memory())) as store:
+        await store.cold.compare_configuration(before)
+        for _ in range(9):
+            await do(store, Hand(Script(new_identity(operation="create", service=before.service))), Hand.claim)
+    async with opened(store.memory, tmp_path, store=store, serves=now):
+        await eventually(lambda: caplog.records, 10)
+    assert [record.getMessage() for record in caplog.records] == [told]
 
 
 class AwayStore(MemoryStore):

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -16,14 +16,13 @@ import apsw
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import EVENT_OF, Abandon, Bury, Complete, Forget, OutcomeCommand, Postpone, Release
+from gateway.core.operation import Abandon, Bury, Complete, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
-from gateway.store.journal import EntryId, KeptEntry
+from gateway.store.journal import EntryId
 from gateway.store.journal.file import cost_bytes, lock, unlock
-from gateway.store.journal.journal import HostJournals, SqliteJournal
+from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import started
 from tests.support.failing_disk import FailingDisk
-from tests.support.memory_store import ManualClock
 
 OWNER = "service shop, postgresql shop"
 HEADERS = ((b"Content-Type", b"text/plain"), (b"X", b"1"), (b"x", b"\xff"), (b"X", b""))
@@ -33,17 +32,17 @@ def complete(body: bytes | None = b"\0\xffcharged", token: int = 7) -> Complete:
     return Complete(uuid4(), token, uuid4(), StoredResponse(201, b"Created", HEADERS, body), 10, 20)
 
 
-OUTCOMES: dict[str, OutcomeCommand] = {
-    "complete": complete(),
-    "complete-empty": complete(b""),
-    "complete-without-body": complete(None),
-    "release": Release(uuid4(), 2**62, uuid4(), 30),
-    "forget": Forget(uuid4(), 1, uuid4()),
-    "abandon": Abandon(uuid4(), 1, uuid4(), "timeout"),
-    "postpone": Postpone(uuid4(), 1, uuid4(), 2**40, "answered_503", is_answered=True),
-    "postpone-unanswered": Postpone(uuid4(), 1, uuid4(), 0, "refused", is_answered=False),
-    "bury": Bury(uuid4(), 1, uuid4(), "unauthorized", "answered_401", is_answered=True),
-}
+OUTCOMES: tuple[OutcomeCommand, ...] = (
+    complete(),
+    complete(b""),
+    complete(None),
+    Release(uuid4(), 2**62, uuid4(), 30),
+    Forget(uuid4(), 1, uuid4()),
+    Abandon(uuid4(), 1, uuid4(), "timeout"),
+    Postpone(uuid4(), 1, uuid4(), 2**40, "answered_503", is_answered=True),
+    Postpone(uuid4(), 1, uuid4(), 0, "refused", is_answered=False),
+    Bury(uuid4(), 1, uuid4(), "unauthorized", "answered_401", is_answered=True),
+)
 
 
 @pytest.fixture
@@ -57,10 +56,8 @@ async def journal(directory: Path) -> AsyncIterator[SqliteJournal]:
         yield journal
 
 
-@asynccontextmanager
-async def opened(directory: Path, owner: str = OWNER, **limits: int) -> AsyncIterator[SqliteJournal]:
-    async with started(SqliteJournal(directory, owner, **limits)) as journal:
-        yield journal
+def opened(directory: Path, owner: str = OWNER, **limits: int) -> AbstractAsyncContextManager[SqliteJournal]:
+    return started(SqliteJournal(directory, owner, **limits))
 
 
 async def waiting(journal: SqliteJournal) -> list[OutcomeCommand]:
@@ -96,48 +93,20 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "journal"]
 
 
-@pytest.mark.parametrize("command", OUTCOMES.values(), ids=OUTCOMES)
-async def test_an_outcome_comes_back_as_it_went_in(journal: SqliteJournal, command: OutcomeCommand) -> None:
-    """Every command that ends an attempt is kept to the byte, and read until it is forgotten."""
-    entry_id = await journal.append("charge", command)
-    assert await told(journal, command) == [command]
-    assert journal.holds(command.operation_id)
-    (entry,) = await journal.waiting(None, limit=10, bytes_max=1)
-    assert (entry.entry_id, entry.route, entry.command) == (entry_id, "charge", command)
-    await journal.forget([entry_id])
-    assert await told(journal, command) == []
-    assert not journal.holds(command.operation_id)
+async def test_outcomes_come_back_as_they_went_in(journal: SqliteJournal) -> None:
+    """Every command that ends an attempt is kept to the byte, and read until it is forgotten; in their order, however
+    many are written at once, and whatever the size of a page."""
+    ids = await asyncio.gather(*(journal.append("charge", outcome) for outcome in OUTCOMES))
+    assert await waiting(journal) == list(OUTCOMES)
+    for bytes_max, number in ((1, 1), (1 << 20, len(OUTCOMES))):
+        page = await journal.waiting(None, limit=20, bytes_max=bytes_max)
+        assert [(each.entry_id, each.route) for each in page] == [(each, "charge") for each in ids[:number]]
+    for entry_id, outcome in zip(ids, OUTCOMES, strict=True):
+        assert (await told(journal, outcome), journal.holds(outcome.operation_id)) == ([outcome], True)
+        await journal.forget([entry_id])
+        assert (await told(journal, outcome), journal.holds(outcome.operation_id)) == ([], False)
     assert await waiting(journal) == []
     assert journal.tally.waiting == journal.tally.bytes == 0
-
-
-async def test_outcomes_come_in_their_order(journal: SqliteJournal) -> None:
-    """However many are written at once, and whatever the size of a page."""
-    outcomes = [complete(b"x" * number) for number in range(20)]
-    await asyncio.gather(*[journal.append("charge", outcome) for outcome in outcomes])
-    assert await waiting(journal) == outcomes
-    assert [len(await journal.waiting(None, limit=20, bytes_max=n)) for n in (1, 1 << 20)] == [1, 20]
-
-
-async def test_a_refused_outcome_is_kept_and_listed(directory: Path) -> None:
-    """It waits no more, and is there for an operator after a restart too."""
-    clock = ManualClock()
-    outcomes = list(OUTCOMES.values())
-    async with started(SqliteJournal(directory, OWNER, clock_us=clock)) as journal:
-        ids = [await journal.append("charge", outcome) for outcome in outcomes]
-        clock.advance(60)
-        assert journal.oldest_seconds == 60
-        await journal.refuse([(ids[0], "the record is tombstone without it"), (ids[3], "rejected")])
-    async with opened(directory) as journal:
-        assert (journal.tally.waiting, journal.tally.refused) == (len(outcomes) - 2, 2)
-        assert await waiting(journal) == [*outcomes[1:3], *outcomes[4:]]
-        first, second = HostJournals(directory, OWNER).view(is_refused=True, limit=10).entries
-    now_us = clock()
-    assert first == KeptEntry(
-        *(outcomes[0].operation_id, 7, "complete", "charge", now_us - 60_000_000, 201, 9),
-        *(now_us, "the record is tombstone without it"),
-    )
-    assert (second.event, second.status, second.body_bytes) == (EVENT_OF[Release], None, None)
 
 
 async def test_what_cannot_be_kept_fails_alone(journal: SqliteJournal) -> None:
@@ -150,11 +119,14 @@ async def test_what_cannot_be_kept_fails_alone(journal: SqliteJournal) -> None:
     assert await waiting(journal) == [good]
 
 
-@pytest.mark.parametrize("limits", [{"rows_max": 3}, {"bytes_max": 400_000}], ids=["rows", "bytes"])
+LARGE = complete(b"x" * 100_000)
+
+
+@pytest.mark.parametrize("limits", [{"rows_max": 3}, {"bytes_max": 4 * cost_bytes(LARGE) - 1}], ids=["rows", "bytes"])
 async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
     """What is too much is refused whole and at once; with room again it takes more, refused ones count too."""
     async with opened(directory, **limits) as journal:
-        outcomes = [complete(b"x" * 100_000) for _ in range(5)]
+        outcomes = [replace(LARGE, operation_id=uuid4()) for _ in range(5)]
         answers = await asyncio.gather(
             *[journal.append("charge", outcome) for outcome in outcomes], return_exceptions=True
         )
@@ -168,26 +140,13 @@ async def test_it_is_bounded(directory: Path, limits: dict[str, int]) -> None:
         await journal.append("charge", outcomes[4])
 
 
-async def test_an_outcome_of_the_largest_size_fits(directory: Path) -> None:
-    """What takes all the room that there may be is taken, and with one byte more it is not."""
-    outcome = complete(b"x" * 100_000)
-    for room, is_taken in ((cost_bytes(outcome), True), (cost_bytes(outcome) - 1, False)):
-        async with opened(directory / str(room), bytes_max=room) as journal:
-            (answer,) = await asyncio.gather(journal.append("charge", outcome), return_exceptions=True)
-            assert isinstance(answer, EntryId) is is_taken
-
-
-async def test_the_files_are_private(directory: Path, journal: SqliteJournal) -> None:
-    """Directory, database, log and lock can be read by nobody else."""
-    await journal.append("charge", complete())
-    assert (modes(directory), modes(directory.parent)) == ({0o600}, {0o700})
-    assert {"db", "db-wal", "lock"} <= set(files(directory))
-
-
 async def test_an_empty_journal_leaves_nothing(directory: Path) -> None:
-    """What is closed empty is removed; what holds something is one file, which the next start goes on with."""
+    """What is closed empty is removed; what holds something is one file, which the next start goes on with. Nothing is
+    readable by anybody else."""
     async with opened(directory) as journal:
         await journal.forget([await journal.append("charge", complete())])
+        assert (modes(directory), modes(directory.parent)) == ({0o600}, {0o700})
+        assert {"db", "db-wal", "lock"} <= set(files(directory))
     assert files(directory) == []
     outcome = complete()
     async with opened(directory) as journal:
@@ -241,10 +200,9 @@ def index(path: Path) -> None:
 
 def tamper(*statements: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
-        connection = apsw.Connection(str(path))
-        for statement in statements:
-            connection.execute(statement)
-        connection.close()
+        with closing(apsw.Connection(str(path))) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     return change
 
@@ -312,23 +270,6 @@ def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path) -> None:
     unlock(path, mine)
     os.close(late)
     assert not path.with_suffix(".lock").exists()
-
-
-async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> None:
-    """Cancelled at any await of its start, it ends what it had begun, and can be started afterwards."""
-    for turns in range(4):
-        journal = SqliteJournal(directory, OWNER)
-        task = asyncio.create_task(journal.start())
-        for _ in range(turns):
-            await asyncio.sleep(0.001)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for thread in threading.enumerate():
-            if thread.name == "journal" and task.cancelled():
-                thread.join(10)
-        await journal.close()
-        assert threads() == []
-    assert files(directory) == []
 
 
 @pytest.mark.parametrize("failure", ["sync", "write", "space"])

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.app.stores import bare_store
-from gateway.config import parse
-from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, Command
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
-from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do, started
+from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do
+from tests.store.postgres_sessions import opened as opened_store
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
-from tests.support.house import config_text
 from tests.support.memory_store import ManualClock
 from tests.support.relay import Fault, Relay, Rule
 
 HOUR_SECONDS = 3_600
 
 
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    async with started(PostgresStore(url, dialect="portable", **options)) as store:
-        yield store
-
+opened = partial(opened_store, dialect="portable")
 
 _ANSWER = b"C\x00\x00\x00"
 LOST: dict[str, tuple[Speech, bytes]] = {
@@ -138,11 +129,3 @@ async def test_a_start_on_another_engine_says_which_dialect_it_needs(says: str, 
         await admin.execute(f"ALTER DATABASE {database} SET search_path = says, pg_catalog, public")
     with pytest.raises(StartRefused, match=f"the server is {engine}: write store.dialect: portable"):
         await PostgresStore(postgres_url).start()
-
-
-async def test_the_configured_dialect(postgres_url: str, tmp_path: Path) -> None:
-    """Is used, whatever the server is."""
-    config = parse(config_text("http://127.0.0.1:9", {"durable": postgres_url, "dialect": "portable"}, tmp_path))
-    store = bare_store(config, NO_SEALING)
-    assert isinstance(store, PostgresStore)
-    assert store.is_portable

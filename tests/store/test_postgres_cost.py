@@ -130,7 +130,8 @@ async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pyte
         (waiting,) = (await store.backlog(SERVICE)).waiting.values()
         assert 10_000 < waiting.accepted < 40_000
         assert waiting.accepted != 20_001
-        assert waiting.request_bytes == pytest.approx(waiting.accepted * await size_of_one(admin), rel=0.01)
+        size = float(await admin.fetchval("SELECT avg(request_bytes) FROM idempotency_gateway.delivery"))
+        assert waiting.request_bytes == pytest.approx(waiting.accepted * size, rel=0.01)
         assert waiting.oldest_seconds >= 0
         await do(store, Hand(), Hand.accept)
         await store.pause(SERVICE, "many", Audit("ann", "it is away"))
@@ -138,10 +139,6 @@ async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pyte
         assert kept.waiting == {"r": waiting}
         assert kept.paused.keys() == {"many"}
         assert kept.age_seconds > 0
-
-
-async def size_of_one(admin: Any) -> float:
-    return float(await admin.fetchval("SELECT avg(request_bytes) FROM idempotency_gateway.delivery"))
 
 
 async def test_many_at_once_take_few_statements(migrated_url: str) -> None:

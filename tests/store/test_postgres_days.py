@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from gateway.core.operation import Applied, Command, Complete, State, microseconds
+from gateway.core.operation import Applied, Command, State, microseconds
 from gateway.observe.facts import Events
 from gateway.store.base import NotApplied
 from gateway.store.memory.epoch import SeenFile
@@ -61,10 +61,6 @@ async def told(store: PostgresStore, command: Command) -> type[object]:
     """What sort of result or error it comes to."""
     (result,) = await asyncio.gather(store.apply(command), return_exceptions=True)
     return type(result)
-
-
-def kept_long(hand: Hand) -> Complete:
-    return replace(hand.complete(), replay_us=LONG_US, remember_us=LONG_US)
 
 
 async def test_there_is_room_from_the_start(migrated_url: str) -> None:
@@ -158,10 +154,10 @@ async def test_without_room_a_response_is_not_refused(migrated_url: str) -> None
     """While room cannot be made it is soon known not to be recorded; its neighbours are, and later it is too."""
     clock = ManualClock()
     async with opened(migrated_url, clock_us=clock) as store, session(migrated_url) as beside:
-        await do(store, Hand(), Hand.claim, kept_long)
+        await do(store, Hand(), Hand.claim, kept_for(LONG_US))
         hands = [Hand() for _ in range(12)]
         await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-        said = [kept_long(hand) if place % 3 else hand.complete() for place, hand in enumerate(hands)]
+        said = [kept_for(LONG_US)(hand) if place % 3 else hand.complete() for place, hand in enumerate(hands)]
         async with beside.transaction():
             await beside.execute(_ANALYZE)
             async with asyncio.timeout(SOON_SECONDS):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
-from gateway.core.operation import Abandon, Accept, Applied, Claim, Fenced, State, microseconds
+from gateway.core.operation import Accept, Applied, Claim, Command, State, microseconds
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.protect.claiming import Unavailable
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
@@ -31,16 +30,16 @@ def relayed(relay: Relay) -> str:
     return f"postgresql://gateway@127.0.0.1:{relay.port}/postgres"
 
 
-async def insist(store: PostgresStore, hand: Hand, speech: Any) -> None:
-    """Say it until it is answered, as whoever got no answer has to."""
-    command = speech(hand)
-    while True:
-        try:
-            hand.see(command, await store.apply(command))
-        except (NotApplied, Unreadable, Indefinite):
-            await asyncio.sleep(0.01)
-        else:
-            return
+async def tried(store: PostgresStore, command: Command) -> Any:
+    """What came of it; nothing where it has to be said again."""
+    try:
+        return await store.apply(command)
+    except (NotApplied, Unreadable, Indefinite):
+        return None
+
+
+async def is_done(store: PostgresStore, command: Command) -> bool:
+    return isinstance(await tried(store, command), Applied)
 
 
 OVER: dict[str, Callable[[Hand], Claim | Accept]] = {
@@ -93,9 +92,8 @@ async def test_a_frozen_server_keeps_nobody_waiting(own_postgres: PostgresServer
                         await call
         finally:
             own_postgres.resume()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await insist(store, hand, Hand.complete)
-        assert hand.record.response == ANSWER
+        answer = await eventually(lambda: tried(store, hand.complete()), PATIENCE_SECONDS)
+        assert answer.snapshot.record.response == ANSWER
 
 
 async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None:
@@ -148,16 +146,8 @@ async def test_a_lost_answer_within_a_transaction(
         relay.to_client.rule = None
         assert type(result) is told
         assert (await witness.read(hand.operation_id)).state is left
-        answer = await eventually(lambda: tried(store, command), PATIENCE_SECONDS)
-        assert isinstance(answer, Applied)
+        await eventually(lambda: is_done(store, command), PATIENCE_SECONDS)
         assert await state(witness, hand) is State.IN_DOUBT
-
-
-async def tried(store: PostgresStore, command: Any) -> Any:
-    try:
-        return await store.apply(command)
-    except (NotApplied, Unreadable, Indefinite):
-        return None
 
 
 async def test_a_claim_under_way_is_not_granted_by_another_memory(own_postgres: PostgresServer) -> None:
@@ -189,36 +179,32 @@ async def test_a_server_that_is_away_is_not_stormed(own_postgres: PostgresServer
         assert relay.connections - before < 30
         relay.black_hole = False
         relay.cut()
-        await insist(store, Hand(), Hand.claim)
+        await eventually(lambda: tried(store, Hand().claim()), PATIENCE_SECONDS)
 
 
 async def test_a_value_that_cannot_be_stored_hurts_no_neighbour(migrated_url: str) -> None:
     """Of a batch with poison in it, the poison is rejected and everything else is done."""
     async with opened(migrated_url) as store:
-        hands = [Hand() for _ in range(60)]
-        claims: list[Claim] = [hand.claim() for hand in hands]
+
+        async def rejected(commands: list[Command]) -> list[int]:
+            told = await asyncio.gather(*map(store.apply, commands), return_exceptions=True)
+            assert {type(each) for each in told} == {Applied, Unstorable}
+            assert "a\x00b" not in str(told)
+            return [index for index, each in enumerate(told) if isinstance(each, Unstorable)]
+
+        claims = [Hand().claim() for _ in range(60)]
         claims[7] = replace(claims[7], holder="a\x00b")
         claims[40] = replace(claims[40], lease_us=2**80)
         claims[41] = replace(claims[41], lease_us=2**63 - 1)
-        told = await asyncio.gather(*(store.apply(claim) for claim in claims), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if isinstance(each, Unstorable)] == [7, 40, 41]
-        assert sum(isinstance(each, Applied) for each in told) == 57
-        assert "a\x00b" not in str(told[7])
-        for hand, claim, each in zip(hands, claims, told, strict=True):
-            if isinstance(each, Applied):
-                hand.see(claim, each)
-        good = [hand for hand in hands if hand.record is not None]
-        answers = [hand.complete(replace(ANSWER, status=200)) for hand in good]
-        answers[3] = replace(answers[3], response=replace(ANSWER, status=2**80))
-        told = await asyncio.gather(*(store.apply(answer) for answer in answers), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [3]
-        assert isinstance(told[3], Unstorable)
-        assert await state(store, good[3]) is State.CLAIMED
+        assert await rejected([*claims]) == [7, 40, 41]
         accepted = [Hand().accept() for _ in range(20)]
         accepted[5] = replace(accepted[5], service="a\x00b")
-        told = await asyncio.gather(*(store.apply(each) for each in accepted), return_exceptions=True)
-        assert [index for index, each in enumerate(told) if not isinstance(each, Applied)] == [5]
-        assert isinstance(told[5], Unstorable)
+        assert await rejected([*accepted]) == [5]
+        hands = [Hand() for _ in range(20)]
+        await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
+        answers = [hand.complete(replace(ANSWER, status=2**80 if hand is hands[3] else 200)) for hand in hands]
+        assert await rejected([*answers]) == [3]
+        assert await state(store, hands[3]) is State.CLAIMED
 
 
 async def test_news_survives_a_lost_connection(own_postgres: PostgresServer) -> None:
@@ -231,20 +217,6 @@ async def test_news_survives_a_lost_connection(own_postgres: PostgresServer) -> 
             assert await watch.wait_changed(PATIENCE_SECONDS) is True
             await do(other, hand, Hand.complete)
             assert await watch.wait_changed(PATIENCE_SECONDS) is True
-
-
-async def test_every_row_is_fenced_after_a_takeover_elsewhere(migrated_url: str) -> None:
-    """Two gateways, one doubt: whoever took over last holds it, and the first holder changes nothing any more."""
-    async with opened(migrated_url) as store, opened(migrated_url) as other:
-        await do(store, hand := Hand(), Hand.claim)
-        first = hand.complete()
-        await do(store, hand, Hand.abandon)
-        await do(other, hand, Hand.takeover)
-        assert isinstance(await store.apply(first), Fenced)
-        late = Abandon(hand.operation_id, first.token, first.attempt_id, "late")
-        assert isinstance(await store.apply(late), Fenced)
-        assert await state(other, hand) is State.CLAIMED
-        assert hand.record.lease_until_us - hand.snapshot.now_us <= microseconds(60)
 
 
 # In the statement that reads records, which is sent with the first of them.
@@ -285,12 +257,6 @@ VANISHED_SECONDS = 15.0
 COMMAND_SECONDS = 0.5
 
 
-async def is_neighbour_served(store: PostgresStore, hand: Hand) -> bool:
-    """Whether a claim is granted that goes in one batch with another one of this operation."""
-    _, told = await asyncio.gather(store.apply(hand.claim()), store.apply(Hand().claim()), return_exceptions=True)
-    return isinstance(told, Applied)
-
-
 async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -> None:
     """What was about to be claimed is free again in time, and whoever shares a batch with a repeat is served."""
     async with Pooler(own_postgres.port, "gateway", "postgres", sessions=8) as pooler, Relay(pooler.port) as relay:
@@ -306,15 +272,16 @@ async def test_behind_a_pooler_nobody_is_held_up(own_postgres: PostgresServer) -
             hand = Hand()
             with pytest.raises((NotApplied, Indefinite)):
                 await gone.apply(hand.claim())
-            await eventually(partial(is_neighbour_served, store, hand), VANISHED_SECONDS, "a neighbour is served")
 
-            async def is_free() -> bool:
-                try:
-                    return isinstance(await store.apply(hand.claim()), Applied)
-                except (NotApplied, Unreadable, Indefinite):
-                    return False
+            async def is_neighbour_served() -> bool:
+                """In one batch with another claim of this operation."""
+                told = await asyncio.gather(
+                    store.apply(hand.claim()), store.apply(Hand().claim()), return_exceptions=True
+                )
+                return isinstance(told[1], Applied)
 
-            await eventually(is_free, VANISHED_SECONDS, "the key is free")
+            await eventually(is_neighbour_served, VANISHED_SECONDS, "a neighbour is served")
+            await eventually(lambda: is_done(store, hand.claim()), VANISHED_SECONDS, "the key is free")
 
 
 async def test_between_lock_and_change_nobody_is_held_up(own_postgres: PostgresServer) -> None:
@@ -330,14 +297,7 @@ async def test_between_lock_and_change_nobody_is_held_up(own_postgres: PostgresS
             with pytest.raises(NotApplied):
                 await gone.apply(hand.abandon())
             completion = hand.complete()
-
-            async def is_recorded() -> bool:
-                try:
-                    return isinstance(await store.apply(completion), Applied)
-                except (NotApplied, Indefinite):
-                    return False
-
-            await eventually(is_recorded, VANISHED_SECONDS, "the response is recorded")
+            await eventually(lambda: is_done(store, completion), VANISHED_SECONDS, "the response is recorded")
 
 
 @pytest.mark.parametrize("locked", [1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -81,11 +81,8 @@ async def test_what_a_command_waited_for_counts(name: str, migrated_url: str) ->
         ]
         holder, observer = [await stack.enter_async_context(session(migrated_url)) for _ in range(2)]
 
-        async def wait_waiting(number: int) -> None:
-            async def is_waiting() -> bool:
-                return int(await observer.fetchval(_WAITING)) == number
-
-            await eventually(is_waiting)
+        async def are_waiting(number: int) -> bool:
+            return int(await observer.fetchval(_WAITING)) == number
 
         # From here on there is a partition, without which a statement would be repeated.
         await do(store, Hand(), Hand.claim, Hand.complete)
@@ -97,9 +94,9 @@ async def test_what_a_command_waited_for_counts(name: str, migrated_url: str) ->
         async with holder.transaction():
             await holder.fetch(_LOCK, hand.operation_id.bytes)
             doing = asyncio.create_task(store.apply(first))
-            await wait_waiting(1)
+            await eventually(lambda: are_waiting(1))
             both = asyncio.gather(other.apply(second), other.apply(crossing.second(neighbour)), return_exceptions=True)
-            await wait_waiting(2)
+            await eventually(lambda: are_waiting(2))
         assert isinstance(await doing, Applied)
         assert [type(result) for result in await both] == [Applied, Applied]
         assert await _is_consistent(observer)
@@ -121,18 +118,16 @@ async def _foretold(crossing: Crossing, hand: Hand, first: Command, observer: An
 
 async def _is_consistent(observer: Any) -> bool:
     """Whether there are responses of completed records, kept requests of those that keep one, and no others."""
-    kept, known = "SELECT array_agg(row ORDER BY row) FROM idempotency_gateway", "idempotency_gateway.operation"
-    operations = f"SELECT array_agg(id ORDER BY id) FROM {known} WHERE request_kept"
-    pairs = (
-        (
-            "SELECT array_agg(token ORDER BY token) FROM idempotency_gateway.response",
-            f"SELECT array_agg(token ORDER BY token) FROM {known} WHERE body_kept",
-        ),
-        (f"{kept}.request", operations),
-        (f"{kept}.delivery", operations),
-    )
-    alike = [await observer.fetchval(f"SELECT ({one}) IS NOT DISTINCT FROM ({other})") for one, other in pairs]
-    return all(alike)
+    for column, table, own, kept in (
+        ("token", "response", "token", "body_kept"),
+        ("row", "request", "id", "request_kept"),
+        ("row", "delivery", "id", "request_kept"),
+    ):
+        one = f"SELECT array_agg({column} ORDER BY {column}) FROM idempotency_gateway.{table}"
+        other = f"SELECT array_agg({own} ORDER BY {own}) FROM idempotency_gateway.operation WHERE {kept}"
+        if not await observer.fetchval(f"SELECT ({one}) IS NOT DISTINCT FROM ({other})"):
+            return False
+    return True
 
 
 # Draws, and how many of them were given what this session was given before, or less.
@@ -145,20 +140,8 @@ _DRAW = """
 """
 
 
-def nowhere(_: int) -> int:
-    return 0
-
-
-def a_little_further(token: int) -> int:
-    return token + 100
-
-
-def far_away(token: int) -> int:
-    return token + TOKENS_SKIPPED
-
-
-@pytest.mark.parametrize("beyond", [nowhere, a_little_further, far_away])
-async def test_what_is_noted_takes_no_token_back(migrated_url: str, beyond: Callable[[int], int]) -> None:
+@pytest.mark.parametrize("beyond", [None, 100, TOKENS_SKIPPED], ids=["nowhere", "a little further", "far away"])
+async def test_what_is_noted_takes_no_token_back(migrated_url: str, beyond: int | None) -> None:
     """However many gateways note something of the memory, and draw tokens in that moment, each token is a new one."""
     async with (
         opened(migrated_url) as store,
@@ -168,7 +151,7 @@ async def test_what_is_noted_takes_no_token_back(migrated_url: str, beyond: Call
     ):
         drawing = asyncio.gather(one.fetchval(_DRAW), two.fetchval(_DRAW))
         while not drawing.done():
-            token = beyond((await store.check_memory()).token)
+            token = 0 if beyond is None else (await store.check_memory()).token + beyond
             await asyncio.gather(*(each.begin_epoch(b"accepted", token) for each in (store, other)))
             assert (await store.check_memory()).token >= token
         assert await drawing == [0, 0]
@@ -179,13 +162,14 @@ async def test_the_sequence_is_moved_by_one_at_a_time(migrated_url: str) -> None
     last_token = "SELECT last_value FROM idempotency_gateway.token"
     async with opened(migrated_url) as store, session(migrated_url) as other, session(migrated_url) as beside:
         before = await beside.fetchval(last_token)
+        beyond = before + TOKENS_SKIPPED
         async with other.transaction():
             await other.execute(f"SELECT pg_advisory_xact_lock({EPOCH_LOCK})")
             with pytest.raises(NotApplied):
-                await store.begin_epoch(b"accepted", far_away(before))
+                await store.begin_epoch(b"accepted", beyond)
             assert await beside.fetchval(last_token) == before
-        await store.begin_epoch(b"accepted", far_away(before))
-        assert await beside.fetchval(last_token) == far_away(before)
+        await store.begin_epoch(b"accepted", beyond)
+        assert await beside.fetchval(last_token) == beyond
 
 
 @pytest.mark.parametrize(
@@ -207,18 +191,6 @@ async def test_a_claim_that_the_walk_has_come_to(speeches: tuple[Speech, ...], m
         assert [each.record and each.record.identity.operation_id for each in found] == [hand.operation_id]
         assert (await store.tally()).in_doubt == {"create_payment": 1}
         assert (await store.sweep(100)).lapsed == 1
-
-
-EXPIRED = """
-INSERT INTO idempotency_gateway.operation (
-    id, attempt_id, token, first_claimed_us, claimed_us, lease_until_us, lease_us, replay_until_us, remember_until_us,
-    completed_us, due_us, attempts, version, status, state, last_event, holder, route, operation, scope_digest,
-    key_digest, body_kept, request_kept, reason, headers
-) VALUES (
-    decode(repeat('01', 16), 'hex'), decode(repeat('02', 16), 'hex'), 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 200, 'completed',
-    'complete', 'h', 'r', 'o', 's', 'k', false, false, '', ''
-)
-"""
 
 
 @pytest.mark.parametrize("step_seconds", [-86_400.0, 3_600.0], ids=["back", "ahead"])
@@ -260,12 +232,8 @@ async def copied_columns(connection: Any) -> list[str]:
     return [row["column_name"] for row in rows]
 
 
-OUTBOX: Final = Outbox(SERVICE)
 WIDE: Final = "SELECT count(*) FROM ONLY idempotency_gateway.operation"
 NARROW: Final = "SELECT count(*) FROM idempotency_gateway.narrow"
-WAITS: Final = (
-    "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-)
 
 
 _MOVE: Final = (
@@ -279,7 +247,7 @@ _MOVE: Final = (
 async def place(url: str) -> AsyncIterator[tuple[PostgresStore, ManualClock, Any, Any]]:
     """A store and its clock, and two sessions beside it."""
     clock = ManualClock()
-    async with opened(url, clock_us=clock, outbox=OUTBOX) as store, session(url) as one, session(url) as two:
+    async with opened(url, clock_us=clock, outbox=Outbox(SERVICE)) as store, session(url) as one, session(url) as two:
         yield store, clock, one, two
 
 
@@ -331,7 +299,7 @@ async def test_a_command_that_waits_for_a_record_on_its_way(speech: Speech, migr
         async with mover.transaction():
             await mover.execute("SELECT FROM idempotency_gateway.operation FOR UPDATE")
             late = asyncio.ensure_future(store.apply(speech(hand)))
-            await eventually(lambda: beside.fetchval(WAITS), 10)
+            await eventually(lambda: beside.fetchval(_WAITING), 10)
             await mover.execute(_MOVE)
         await asyncio.gather(late, return_exceptions=True)
         assert late.exception() is not None or late.result().snapshot.record is not None
@@ -348,7 +316,7 @@ async def test_a_claim_while_a_record_is_on_its_way(migrated_url: str) -> None:
             late = asyncio.ensure_future(store.apply(replace(hand.claim(), attempt_id=uuid4())))
 
             async def has_looked() -> bool:
-                return late.done() or await beside.fetchval(WAITS)
+                return late.done() or bool(await beside.fetchval(_WAITING))
 
             await eventually(has_looked, 10)
         result = await late

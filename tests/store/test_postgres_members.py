@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -39,21 +38,17 @@ from tests.support.postgres import PostgresServer
 PATIENCE_SECONDS = 20.0
 
 
-@asynccontextmanager
-async def listed(
-    url: str, directory: Path, conditions: Conditions = QUICK, facts: list[Fact] | None = None
-) -> AsyncIterator[EpochGuard]:
-    """A gateway's guard that is a member, with the state of this host."""
-    async with started(of_postgres(url, directory, conditions, facts)) as guard:
-        yield guard
-
-
 def of_postgres(
     url: str, directory: Path, conditions: Conditions = QUICK, facts: list[Fact] | None = None
 ) -> EpochGuard:
     files = witness_files_in(directory)
     store = PostgresStore(url, witness_files=files)
     return a_member(store, files, directory, conditions=conditions, facts=facts)
+
+
+def listed(url: str, directory: Path, *options: Any) -> AbstractAsyncContextManager[EpochGuard]:
+    """A gateway's guard that is a member, with the state of this host."""
+    return started(of_postgres(url, directory, *options))
 
 
 async def add(beside: Any, gateway_id: UUID, **columns: object) -> None:
@@ -139,7 +134,7 @@ async def _grants(guard: EpochGuard) -> bool:
         return False
 
 
-async def refused(url: str, directory: Path, conditions: Conditions = QUICK) -> str:
+async def refused(url: str, directory: Path, conditions: Conditions) -> str:
     """Why the promotion is refused, once votes are waited for no more."""
     guard = of_postgres(url, directory, conditions)
 
@@ -172,23 +167,20 @@ async def test_who_has_not_spoken_is_named(own_postgres: PostgresServer, tmp_pat
         await eventually(is_lost, PATIENCE_SECONDS)
 
 
-async def test_nobody_was_there(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """A promotion that no gateway ran through is not believed: others may have come and gone meanwhile."""
-    async with listed(own_postgres.url, tmp_path / "one") as guard:
-        await do(guard, Hand(), Hand.claim)
-    await restart_in_place(own_postgres)
-    assert "no gateway was in contact" in await refused(own_postgres.url, tmp_path / "one")
-
-
-@pytest.mark.parametrize("promotion", ["refuse", "trusted"])
-async def test_the_operators_word(own_postgres: PostgresServer, tmp_path: Path, promotion: str) -> None:
-    """With `refuse` even a proven promotion is a lost memory; with `trusted` nobody has to have been there."""
+@pytest.mark.parametrize(
+    ("promotion", "why"),
+    [("proven", "no gateway was in contact"), ("refuse", "store.promotion is refuse"), ("trusted", "")],
+    ids=["proven", "refuse", "trusted"],
+)
+async def test_nobody_was_there(own_postgres: PostgresServer, tmp_path: Path, promotion: Promotion, why: str) -> None:
+    """A promotion that no gateway ran through is not believed, as others may have come and gone meanwhile, unless an
+    operator trusts it."""
     conditions = replace(QUICK, promotion=promotion)
     async with listed(own_postgres.url, tmp_path / "one", conditions) as guard:
         await do(guard, Hand(), Hand.claim)
     await restart_in_place(own_postgres)
-    if promotion == "refuse":
-        assert "store.promotion is refuse" in await refused(own_postgres.url, tmp_path / "one", conditions)
+    if why:
+        assert why in await refused(own_postgres.url, tmp_path / "one", conditions)
         return
     async with listed(own_postgres.url, tmp_path / "one", conditions) as guard:
         assert await _grants(guard)
@@ -263,21 +255,16 @@ def expected(
     return Verdict.WAIT if is_patient else Verdict.REFUSE
 
 
-CASES = list(product(get_args(Promotion), (False, True), (True, False), LISTS, (True, False), (True, False)))
-
-
-@pytest.mark.parametrize(("policy", "is_contradicted", "is_higher", "members", "is_fresh", "is_patient"), CASES)
-def test_a_promotion_is_believed_when_it_is_proven(
-    policy: Promotion, is_contradicted: bool, is_higher: bool, members: str, is_fresh: bool, is_patient: bool
-) -> None:
+@pytest.mark.parametrize("policy", get_args(Promotion))
+def test_a_promotion_is_believed_when_it_is_proven(policy: Promotion) -> None:
     """And never otherwise, whatever else is in its favour."""
-    epoch = PROMOTED if is_higher else replace(PROMOTED, parent="uuid/system/1/00000003")
-    contradiction = "it lacks changes" if is_contradicted else None
-    decision = decide(policy, epoch, contradiction, LISTS[members], is_fresh=is_fresh, is_patient=is_patient)
-    assert decision.result == expected(policy, is_contradicted, is_higher, members, is_fresh, is_patient)
-    assert decision.why
-    if is_contradicted:
-        assert decision.why == contradiction
+    for case in product((False, True), (True, False), LISTS, (True, False), (True, False)):
+        is_contradicted, is_higher, members, is_fresh, is_patient = case
+        epoch = PROMOTED if is_higher else replace(PROMOTED, parent="uuid/system/1/00000003")
+        contradiction = "it lacks changes" if is_contradicted else None
+        decision = decide(policy, epoch, contradiction, LISTS[members], is_fresh=is_fresh, is_patient=is_patient)
+        assert decision.result == expected(policy, *case), case
+        assert decision.why == contradiction if is_contradicted else decision.why
 
 
 def test_of_many_who_have_not_spoken_some_are_named() -> None:
@@ -289,18 +276,12 @@ def test_of_many_who_have_not_spoken_some_are_named() -> None:
     assert many.unvouched == 9
 
 
-@pytest.mark.parametrize("synchronous", get_args(Synchronous))
-@pytest.mark.parametrize("is_synchronous", [True, False])
-@pytest.mark.parametrize("may_fail_over", [True, False])
-def test_how_long_a_new_gateway_waits(synchronous: Synchronous, is_synchronous: bool, may_fail_over: bool) -> None:
+def test_how_long_a_new_gateway_waits() -> None:
     """Not at all if a standby surely knows it, or if there is none; else as long as the others are believed unheard."""
-    found = seconds_before_grants(Joined(1, False, is_synchronous, may_fail_over), synchronous, 5.0)
-    if is_synchronous:
-        assert found == 0.0
-    elif synchronous == "require":
-        assert found is None
-    else:
-        assert found == (5.0 if may_fail_over else 0.0)
+    for synchronous, is_synchronous, may_fail_over in product(get_args(Synchronous), (True, False), (True, False)):
+        found = seconds_before_grants(Joined(1, False, is_synchronous, may_fail_over), synchronous, 5.0)
+        unheard = None if synchronous == "require" else 5.0 if may_fail_over else 0.0
+        assert found == (0.0 if is_synchronous else unheard)
 
 
 ACCEPTED = replace(PROMOTED, identity="new/system/1/00000002", parent="")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import uuid4
 
 import pytest
 import uvloop
@@ -17,7 +17,6 @@ from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.store import GET_SECONDS, RedisFastTier
-from tests.conformance.hand import started
 from tests.store.copies import (
     STORE,
     client,
@@ -25,7 +24,6 @@ from tests.store.copies import (
     fast_tier,
     id_of,
     key_of,
-    record_of,
     through,
     time_left_us,
     until_up,
@@ -36,8 +34,7 @@ from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 from tests.support.relay import Relay
 
-ERA = f"{key_of(UUID(int=0)).partition('{')[0]}era"
-
+LONG_SECONDS = 30.0
 _numbers = itertools.count(1)
 
 pytestmark = pytest.mark.usefixtures("no_haste")
@@ -165,7 +162,7 @@ async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: Re
             await tier.put(late, started_seconds)
         assert await tier.get(id_of(late)) is None
         assert await tier.get(id_of(snapshot)) is None
-        assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+        assert (await get_anew(tier, snapshot)).record == snapshot.record
 
 
 async def test_what_a_restarted_server_brings_back_is_not_believed(server_workspace: Path) -> None:
@@ -184,7 +181,7 @@ async def test_what_a_restarted_server_brings_back_is_not_believed(server_worksp
                 await tier.get(id_of(snapshot))
             await until_up(tier)
             assert await tier.get(id_of(snapshot)) is None
-            assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+            assert (await get_anew(tier, snapshot)).record == snapshot.record
     finally:
         server.kill()
 
@@ -202,15 +199,12 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkey
             answers = await asyncio.gather(*(tier.get(id_of(snapshot)) for _ in range(200)), return_exceptions=True)
         assert {isinstance(answer, StoreError) for answer in answers} == {True}
         assert not tier.up
-        with pytest.raises(NotApplied):
-            await tier.get(id_of(snapshot))
-        with pytest.raises(NotApplied):
-            await tier.put(snapshot, boot_seconds())
-        with pytest.raises(NotApplied):
-            await tier.announce(id_of(snapshot))
+        for ask in (tier.get, tier.announce, lambda _: tier.put(snapshot, boot_seconds())):
+            with pytest.raises(NotApplied):
+                await ask(id_of(snapshot))
         own_redis.resume()
         await until_up(tier)
-        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
+        assert (await tier.get(id_of(snapshot))).record == snapshot.record
         assert [up for up, _ in itertools.groupby(changes)] == [False, True]
 
 
@@ -232,10 +226,74 @@ def test_connections_that_were_reset_unused_are_replaced(
                 await tier.get(id_of(completed()))
             await until_up(tier)
             snapshot = completed()
-            assert record_of(await get_anew(tier, snapshot)) == record_of(snapshot)
+            assert (await get_anew(tier, snapshot)).record == snapshot.record
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(reset_and_use())
+
+
+SAID: dict[str, Callable[[RedisFastTier, Snapshot], Awaitable[None]]] = {
+    "put": lambda tier, snapshot: tier.put(snapshot, boot_seconds()),
+    "refused-put": lambda tier, snapshot: tier.put(snapshot, 0.0),
+    "announce": lambda tier, snapshot: tier.announce(id_of(snapshot)),
+    "purge": lambda tier, snapshot: tier.forget(id_of(snapshot)),
+}
+
+
+async def wait_listening(url: str, number: int = 1, channel: str = "idempotency-gateway:purges") -> None:
+    """Return when so many listen there."""
+    with client(url) as redis:
+        await eventually(lambda: int(redis.pubsub_numsub(channel)[0][1]) == number, what="they listen")
+
+
+@pytest.mark.parametrize("say", SAID.values(), ids=SAID)
+async def test_whoever_waits_on_another_gateway_is_woken(
+    tier: RedisFastTier, redis_url: str, say: Callable[[RedisFastTier, Snapshot], Awaitable[None]]
+) -> None:
+    """Everything that is said of an operation wakes its waiters, and nobody else's."""
+    snapshot = completed()
+    await wait_listening(redis_url)
+    async with (
+        fast_tier(redis_url) as other,
+        tier.watch(id_of(snapshot)) as watch,
+        tier.watch(uuid4()) as stranger,
+    ):
+        await say(other, snapshot)
+        assert await watch.wait_changed(LONG_SECONDS)
+        assert not await stranger.wait_changed(0)
+
+
+async def test_nothing_stays_subscribed(tier: RedisFastTier, redis_url: str) -> None:
+    """A subscription ends with its last waiter, also when that one is cancelled."""
+    operation_id = uuid4()
+    channel = key_of(operation_id)
+
+    async def wait() -> None:
+        async with tier.watch(operation_id), tier.watch(operation_id) as watch:
+            await watch.wait_changed(LONG_SECONDS)
+
+    await wait_listening(redis_url)
+    waiter = asyncio.create_task(wait())
+    await wait_listening(redis_url, 1, channel)
+    waiter.cancel()
+    await asyncio.gather(waiter, return_exceptions=True)
+    await wait_listening(redis_url, 0, channel)
+
+
+async def test_a_lost_link_wakes_the_waiters_and_is_restored(own_redis: RedisServer) -> None:
+    """Who waits is told to look when news may have been missed, and hears again once the server is back."""
+    operation_id = uuid4()
+    async with fast_tier(own_redis.url) as tier:
+        await wait_listening(own_redis.url)
+        async with tier.watch(operation_id) as watch:
+            own_redis.kill()
+            assert await watch.wait_changed(LONG_SECONDS)
+            own_redis.start()
+            # Once more when it is heard again: what happened in between was missed.
+            assert await watch.wait_changed(LONG_SECONDS)
+            with client(own_redis.url) as redis:
+                redis.publish(key_of(operation_id), b"")
+            assert await watch.wait_changed(LONG_SECONDS)
 
 
 @asynccontextmanager
@@ -315,27 +373,6 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
         RedisFastTier(url)
 
 
-async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
-    """Until it is known whose copies they are, none is read, made or purged; then the tier is up at once."""
-    snapshot = completed()
-    async with fast_tier(redis_url) as other:
-        await other.put(snapshot, boot_seconds())
-    changes: list[tuple[bool, str]] = []
-    tier = RedisFastTier(redis_url)
-    tier.on_change(lambda up, why: changes.append((up, why)))
-    async with started(tier):
-        with pytest.raises(NotApplied):
-            await tier.get(id_of(snapshot))
-        with pytest.raises(NotApplied):
-            await tier.put(snapshot, boot_seconds())
-        with pytest.raises(NotApplied):
-            await tier.forget(id_of(snapshot))
-        assert (tier.up, changes) == (False, [])
-        tier.bind(STORE)
-        assert (tier.up, changes) == (True, [(True, "")])
-        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)
-
-
 @pytest.mark.parametrize(
     ("one", "other", "is_shared"),
     [
@@ -356,6 +393,6 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         await theirs.forget(id_of(snapshot))
         assert (await mine.get(id_of(snapshot)) is None) == is_shared
         # One that goes over to another store takes nothing along.
-        assert record_of(await get_anew(mine, later)) == record_of(later)
+        assert (await get_anew(mine, later)).record == later.record
         mine.bind(other)
         assert (await mine.get(id_of(later)) is not None) == is_shared

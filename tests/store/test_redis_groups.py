@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
 from gateway.store.redis.store import PARTS, STOOD_FOR_US, Keyspace, RedisFastTier, RedisSeen
-from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, record_of, until_up, why_down
+from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, until_up, why_down
 from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
@@ -83,6 +82,11 @@ def slot_for(snapshot: Snapshot) -> int:
     return slot_of(bucket_of(id_of(snapshot)))
 
 
+def elsewhere(cluster: Cluster, slot: int) -> RedisServer:
+    """A master that the slot may go to."""
+    return next(server for server in cluster.masters if server is not cluster.owner_of(slot))
+
+
 async def put(tier: RedisFastTier, *snapshots: Snapshot) -> None:
     await asyncio.gather(*(tier.put(each, boot_seconds()) for each in snapshots))
 
@@ -91,11 +95,10 @@ async def found(tier: RedisFastTier, *snapshots: Snapshot) -> list[bool]:
     """Of each, whether it is served. What is served is right."""
 
     async def look(snapshot: Snapshot) -> bool:
-        try:
+        copy = None
+        with suppress(StoreError):
             copy = await tier.get(id_of(snapshot))
-        except StoreError:
-            return False
-        assert copy is None or record_of(copy) == record_of(snapshot)
+        assert copy is None or copy.record == snapshot.record
         return copy is not None
 
     return list(await asyncio.gather(*map(look, snapshots)))
@@ -148,8 +151,7 @@ async def test_a_slot_that_moves(tier: RedisFastTier, cluster: Cluster) -> None:
     content = bytes.fromhex(bucket) + content
     neighbours = [each for each in (completed() for _ in range(30)) if slot_for(each) != slot_for(snapshot)]
     await put(tier, snapshot, *neighbours)
-    slot = slot_for(snapshot)
-    target = next(server for server in cluster.masters if server is not cluster.owner_of(slot))
+    slot, target = slot_for(snapshot), elsewhere(cluster, slot_for(snapshot))
     source = cluster.begin_move(slot, target)
     async with fast_tier(cluster.url) as other:
         # Nobody has named it, so it is where the slot goes: ASK.
@@ -212,8 +214,7 @@ async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster)
     """It is not reported as done until the slot has arrived and was told, and no copy of before is served then."""
     snapshot = completed()
     await put(tier, snapshot)
-    slot = slot_for(snapshot)
-    target = next(server for server in cluster.masters if server is not cluster.owner_of(slot))
+    slot, target = slot_for(snapshot), elsewhere(cluster, slot_for(snapshot))
     source = cluster.begin_move(slot, target)
     cluster.move_keys(slot, source, target, lambda key: key.endswith(b"era"))
     async with fast_tier(cluster.url) as other:
@@ -236,8 +237,7 @@ async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster)
 async def test_a_purge_by_one_who_has_yet_to_learn_of_a_move(tier: RedisFastTier, cluster: Cluster) -> None:
     """It counts where the slot is now, also for copies that others have put there already."""
     snapshot = completed()
-    slot = slot_for(snapshot)
-    target = next(server for server in cluster.masters if server is not cluster.owner_of(slot))
+    slot, target = slot_for(snapshot), elsewhere(cluster, slot_for(snapshot))
     source = cluster.begin_move(slot, target)
     cluster.end_move(slot, source, target)
     async with fast_tier(cluster.url) as other:
@@ -286,9 +286,8 @@ async def test_what_was_seen_is_noted_wherever_it_belongs(cluster: Cluster) -> N
     assert await note.read() is None
     await note.write(seen, "")
     slot = slot_of("idempotency-gateway:seen:service shop")
-    source = cluster.owner_of(slot)
-    target = next(server for server in cluster.masters if server is not source)
-    cluster.begin_move(slot, target)
+    target = elsewhere(cluster, slot)
+    source = cluster.begin_move(slot, target)
     for moved in (False, True):
         if moved:
             assert cluster.move_keys(slot, source, target, lambda _: True) == 1
@@ -364,12 +363,10 @@ async def use(url: str, dropped: int) -> None:
     """Everything that a gateway and its commands do with a fast tier."""
     note, snapshot, content = RedisSeen(url, "shop"), completed(), b"c"
     first = WitnessNote(UUID(int=1), 1, 1, 0, b"0123456789abcdef")
-    seen = Seen("identity", 7, (), is_compared=True, acknowledged=(first,))
-    await note.write(seen, "")
-    assert await note.read() == seen
-    later = replace(first, link=UUID(int=2), at_us=STOOD_FOR_US + 2)
-    await note.write(replace(seen, acknowledged=(later,)), "identity")
-    assert await note.read() == replace(seen, acknowledged=(later,))
+    for link in (first, replace(first, link=UUID(int=2), at_us=STOOD_FOR_US + 2)):
+        seen = Seen("identity", 7, (), is_compared=True, acknowledged=(link,))
+        await note.write(seen, "" if link is first else seen.identity)
+        assert await note.read() == seen
     async with fast_tier(url) as tier:
         assert tier.up
         await until_kept(tier, snapshot)
@@ -433,72 +430,56 @@ _CHUNK_BYTES = 65_536
 
 
 class TlsFront:
-    """`handshakes` counts who spoke TLS."""
+    """Takes TLS, and what is none, as servers among themselves speak. `handshakes` counts who spoke TLS."""
 
     def __init__(self, certificate: Certificate) -> None:
         self.port = free_port()
         self.handshakes = 0
         self._context = certificate.server_context()
-        self._target_port = 0
-        self._stop = asyncio.Event()
 
     @contextlib.contextmanager
     def to(self, target_port: int) -> Iterator[None]:
         """Serve while the context is open. Nobody has to be there yet."""
-        self._target_port = target_port
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_until_complete, args=(self._serve(),))
+        loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+        def serve() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(self._serve(target_port, stop))
+
+        thread = threading.Thread(target=serve)
         thread.start()
         try:
             yield
         finally:
-            loop.call_soon_threadsafe(self._stop.set)
+            loop.call_soon_threadsafe(stop.set)
             thread.join()
-            loop.close()
 
-    async def _serve(self) -> None:
-        loop, passing = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        with contextlib.ExitStack() as stack:
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", self.port)))
-            listener.setblocking(False)
+    async def _serve(self, target_port: int, stop: asyncio.Event) -> None:
+        async def decrypt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await _pass_on(reader, writer, target_port)
 
-            def accept() -> None:
-                # In the end it is closed, even if nobody has taken it over by then.
-                client = stack.enter_context(listener.accept()[0])
-                client.setblocking(False)
-                passing.add(loop.create_task(self._pass_on(client)))
-
-            loop.add_reader(listener, accept)
-            await self._stop.wait()
-            loop.remove_reader(listener)
-            for task in passing:
-                task.cancel()
-            await asyncio.gather(*passing, return_exceptions=True)
-
-    async def _pass_on(self, client: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
-        loop.add_reader(client, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(client)
-        with contextlib.suppress(OSError):
-            is_tls = client.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            begun = await reader.read(1)
+            is_tls = begun == _HANDSHAKE
             self.handshakes += is_tls
-            reader = asyncio.StreamReader()
-            protocol = asyncio.StreamReaderProtocol(reader)
-            context = self._context if is_tls else None
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, client, ssl=context)
-            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            try:
-                from_target, to_target = await asyncio.open_connection("127.0.0.1", self._target_port)
-                try:
-                    await asyncio.gather(_copy(reader, to_target), _copy(from_target, writer))
-                finally:
-                    to_target.transport.abort()
-            finally:
-                transport.abort()
+            await _pass_on(reader, writer, tls.sockets[0].getsockname()[1] if is_tls else target_port, begun)
+
+        tls = await asyncio.start_server(decrypt, "127.0.0.1", 0, ssl=self._context)
+        front = await asyncio.start_server(accept, "127.0.0.1", self.port)
+        await stop.wait()
+        front.close()
+        tls.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, begun: bytes = b"") -> None:
+    """Carry what comes to this port and back, until both have ended."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(OSError))
+        stack.callback(writer.transport.abort)
+        from_target, to_target = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(to_target.transport.abort)
+        to_target.write(begun)
+        await asyncio.gather(_copy(reader, to_target), _copy(from_target, writer))
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

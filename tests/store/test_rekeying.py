@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from gateway.core.confidential import EncryptionKey, KeyRing, Resealing, Sealing, of_request
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Accept, Audit, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
+from gateway.core.operation import Accept, Audit, Complete, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import NO_EVENTS
 from gateway.store.gate import SealedStore
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.sealed import Place, Rekeyed, Values, rekey, why_unopenable
-from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started
+from tests.conformance.hand import SERVICE, Hand, Script, Speech, do, new_identity, started
 from tests.store.backends import Backend
 
 OLD, NEW = EncryptionKey("eldest", bytes(32)), EncryptionKey("newest", bytes(range(32)))
@@ -39,40 +39,26 @@ async def seen(store: SealedStore, hand: Hand) -> tuple[Record | None, RequestIn
     return record, None if record is None else record.request
 
 
-async def claimed(store: SealedStore) -> Hand:
-    """An operation that has every part but a response."""
+def _complete(hand: Hand) -> Complete:
+    return hand.complete(RESPONSE)
+
+
+async def made(store: SealedStore, *speeches: Speech) -> Hand:
+    """An operation that had every part but a response, and of which this was said then."""
     hand = Hand(Script(new_identity(key=SECRET)))
     request = RequestInfo("POST", "api.test", "/charges")
     claim = replace(hand.claim(), probe=ProbeTarget(b"/probes/1", b"api.test"), request=request)
-    hand.see(claim, await store.apply(claim))
+    await do(store, hand, lambda _: claim, *speeches)
     return hand
 
 
-async def completed(store: SealedStore) -> Hand:
-    hand = await claimed(store)
-    await do(store, hand, lambda hand: hand.complete(RESPONSE))
-    return hand
-
-
-async def purged(store: SealedStore) -> Hand:
-    hand = await completed(store)
-    await do(store, hand, Hand.purge)
-    return hand
-
-
-async def in_doubt(store: SealedStore) -> Hand:
-    hand = await claimed(store)
-    await do(store, hand, Hand.abandon)
-    return hand
-
-
-CHANGES: dict[str, tuple[Callable[[SealedStore], Awaitable[Hand]], str]] = {
-    "completed": (claimed, "complete"),
-    "released": (claimed, "release"),
-    "in doubt": (claimed, "abandon"),
-    "taken over": (in_doubt, "takeover"),
-    "purged": (completed, "purge"),
-    "erased": (purged, "erase"),
+CHANGES: dict[str, tuple[Speech, ...]] = {
+    "completed": (Hand.complete,),
+    "released": (Hand.release,),
+    "in doubt": (Hand.abandon,),
+    "taken over": (Hand.abandon, Hand.takeover),
+    "purged": (_complete, Hand.purge),
+    "erased": (_complete, Hand.purge, Hand.erase),
 }
 
 
@@ -80,22 +66,22 @@ CHANGES: dict[str, tuple[Callable[[SealedStore], Awaitable[Hand]], str]] = {
 @pytest.mark.parametrize("before", [OLD, None], ids=["other key", "clear"])
 async def test_a_change_in_between_wins(durable: ManagedStore, name: str, before: EncryptionKey | None) -> None:
     """What was read before the change is not written over it; the next pass encrypts what there is then."""
-    make, change = CHANGES[name]
+    *first, change = CHANGES[name]
     old = SealedStore(durable, sealing(*([] if before is None else [before])))
     both = SealedStore(durable, sealing(*([NEW] if before is None else [NEW, before])))
-    hand = await make(old)
+    hand = await made(old, *first)
     (row,) = await durable.sealed_rows(Place.RECORDS, None, 10)
     assert isinstance(row.kept, Record)
     resealing = Resealing(sealing(*([NEW] if before is None else [NEW, before])))
     again = resealing.resealed(row.kept)
     assert again != row.kept
     assert resealing.reasons == []
-    await do(old, hand, getattr(Hand, change))
+    await do(old, hand, change)
     # A change that keeps all confidential values may be followed.
     unchanged = await seen(both, hand)
     number = await durable.reseal([(row, again)])
     assert await seen(both, hand) == unchanged
-    if change in ("complete", "purge", "erase", "takeover"):
+    if change in (Hand.complete, Hand.purge, Hand.erase, Hand.takeover):
         assert number == 0
     for place in (Place.RECORDS, Place.AUDITS):
         assert (await rekey(durable, place, both.sealing)).left == 0
@@ -105,10 +91,9 @@ async def test_a_change_in_between_wins(durable: ManagedStore, name: str, before
 
 async def _with_everything(store: SealedStore, both: SealedStore) -> None:
     """Rows in every table that keeps anything confidential, some of them changed by a gateway that has a newer key."""
-    hand = await completed(store)
-    await do(store, hand, lambda hand: replace(hand.purge(), audit=AUDIT))
-    await completed(store)
-    await in_doubt(store)
+    await made(store, _complete, lambda hand: replace(hand.purge(), audit=AUDIT))
+    await made(store, _complete)
+    await made(store, Hand.abandon)
     # The newer gateway replaces all that is confidential in the row of the operation, and the kept request stays.
     waiting = Hand(Script(new_identity(key=None)))
     await do(store, waiting, _accept)

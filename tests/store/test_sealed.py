@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +13,7 @@ import pytest
 
 from gateway.core.confidential import NO_SEALING, EncryptionKey, KeyRing, Sealing
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, Snapshot, State
+from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, State
 from gateway.core.outbox import NO_EVENTS
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
@@ -46,12 +45,14 @@ def sealing_by(*keys: EncryptionKey, unreadable: list[UUID] | None = None) -> Se
     return Sealing(KeyRing(keys, os.urandom) if keys else None, lambda operation_id, _: found.append(operation_id))
 
 
-async def memory_of(_: UUID) -> str:
-    return "memory"
+def journaling_of(journal: SqliteJournal, store: ManagedStore, sealing: Sealing) -> Journaling:
+    async def memory_of(_: UUID) -> str:
+        return "memory"
 
+    async def unsent_of(_: UUID) -> set[UUID]:
+        return set()
 
-async def unsent_of(_: UUID) -> set[UUID]:
-    return set()
+    return Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
 
 
 def secretive() -> Hand:
@@ -302,14 +303,9 @@ async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -
             assert await without.get(hands[1].operation_id) is None
 
 
-@contextmanager
-def _journal_file(directory: Path) -> Iterator[apsw.Connection]:
+def _journal_file(directory: Path) -> closing[apsw.Connection]:
     (path,) = directory.glob("*.db")
-    connection = apsw.Connection(str(path))
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return closing(apsw.Connection(str(path)))
 
 
 async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
@@ -318,7 +314,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
     async with started(SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)) as store:
         directory = tmp_path / "journal"
         async with started(SqliteJournal(directory, "shop")) as journal:
-            journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
+            journaling = journaling_of(journal, store, sealing)
             hands = [secretive(), secretive(), secretive()]
             for hand in hands:
                 await do(store, hand, claim)
@@ -330,7 +326,7 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
                 file.execute("UPDATE entry SET body = ? WHERE id = 2", (bodies[0],))
                 file.execute("UPDATE entry SET body = ? WHERE id = 1", (bodies[1],))
             found = [await journaling.find(hand.operation_id) for hand in hands]
-            assert [_body(each) for each in found] == [None, None, RESPONSE.body]
+            assert [each.record.response.body for each in found] == [None, None, RESPONSE.body]
             desk = view.HostJournals(directory, "shop", sealing)
             commands = [desk.outcomes(hand.operation_id)[0].command for hand in hands]
             assert commands == [None, None, complete(hands[2])]
@@ -338,10 +334,6 @@ async def test_outcomes_in_a_journal(tmp_path: Path) -> None:
             assert journal.tally.waiting == 0
             assert [is_status_alone(await read(store, hand)) for hand in hands] == [True, True, False]
             assert await state(store, hands[2]) is State.COMPLETED
-
-
-def _body(snapshot: Snapshot | None) -> bytes | None:
-    return snapshot.record.response.body
 
 
 async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None:
@@ -354,7 +346,7 @@ async def test_outcomes_in_a_journal_are_encrypted_again(tmp_path: Path) -> None
             for hand, sealing in zip(hands, (sealing_by(K1), NO_SEALING, sealing_by(lost)), strict=True):
                 await do(store, hand, claim)
                 assert hand.record is not None
-                journaling = Journaling(journal, store, Events(), sealing, memory_of=memory_of, unsent_of=unsent_of)
+                journaling = journaling_of(journal, store, sealing)
                 await journaling.keep(hand.record, complete(hand), detail="by a test")
             others = view.HostJournals(directory, "books", sealing_by(K2, K1))
             assert others.reseal() == (0, 0)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +13,6 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import apsw
 import pytest
@@ -55,10 +51,9 @@ async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
 
 
 def tamper(path: Path, *sql: str) -> None:
-    with apsw.Connection(str(path)) as connection:
+    with closing(apsw.Connection(str(path))) as connection, connection:
         for statement in sql:
             connection.execute(statement)
-    connection.close()
 
 
 def copy_all(source: apsw.Connection, to: apsw.Connection) -> None:
@@ -93,14 +88,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlite-")]
 
 
-async def test_the_files_are_private(store: SqliteStore, path: Path) -> None:
-    """Directory, database, log and shared memory can be read by nobody else."""
-    await do(store, Hand(), Hand.claim)
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert modes == dict.fromkeys(("operations.db", "operations.db-wal", "operations.db-shm"), 0o600)
-
-
 async def test_the_names_above_the_file_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every directory that a start makes the name is on the disk before anything is acknowledged."""
     synced: set[int] = set()
@@ -130,9 +117,12 @@ async def test_a_sweep_is_synced_where_it_writes_events(path: Path, clock: Manua
 
 
 async def test_a_closed_store_leaves_one_file_and_no_thread(path: Path) -> None:
-    """The log is copied into the file and removed, and the threads are gone."""
+    """The log is copied into the file and removed, and the threads are gone. Nothing is readable by anybody else."""
     async with started(SqliteStore(path)) as store:
         await do(store, Hand(), Hand.claim)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        assert modes == dict.fromkeys(("operations.db", "operations.db-wal", "operations.db-shm"), 0o600)
         assert sorted(threads()) == ["sqlite-reader", "sqlite-writer"]
     assert threads() == []
     assert [file.name for file in path.parent.iterdir()] == ["operations.db"]
@@ -320,23 +310,6 @@ async def test_a_command_that_cannot_be_kept_harms_no_neighbour(store: SqliteSto
     assert await state(store, bad) is State.ABSENT
 
 
-async def test_a_full_disk_changes_nothing(store: SqliteStore) -> None:
-    """Without space a command is definitely not applied; with space again the store goes on by itself."""
-    writing, _ = store._started()
-
-    def limit_pages(pages: int) -> None:
-        store._writer.workplace().cursor.execute(f"PRAGMA max_page_count = {pages}")
-
-    await do(store, hand := Hand(), Hand.claim)
-    await writing.run(limit_pages, 1)
-    large = replace(hand.complete().response, body=b"x" * 100_000)
-    with pytest.raises(NotApplied, match="no space"):
-        await store.apply(hand.complete(large))
-    assert await state(store, hand) is State.CLAIMED
-    await writing.run(limit_pages, 1_000_000)
-    await do(store, hand, lambda hand: hand.complete(large))
-
-
 @pytest.mark.parametrize("failure", ["sync", "write"])
 async def test_a_commit_that_fails_is_unknown_until_the_disk_works(
     failure: str, disk: FailingDisk, path: Path, clock: ManualClock
@@ -374,45 +347,6 @@ async def test_a_sweep_waits_for_no_disk_and_every_command_does(
         disk.fails.clear()
         assert await state(store, hand) is State.ABSENT
         await do(store, Hand(), Hand.claim)
-
-
-CHILD = """
-import asyncio, sys
-from gateway.store.sqlite.store import SqliteStore
-from tests.conformance.hand import Hand, do
-async def main():
-    store = SqliteStore(sys.argv[1])
-    await store.start()
-    async def work():
-        while True:
-            await do(store, hand := Hand(), Hand.claim, Hand.complete)
-            print(hand.operation_id.hex, hand.token, flush=True)
-    await asyncio.gather(*(work() for _ in range(8)))
-asyncio.run(main())
-"""
-
-
-def acknowledged_until_killed(path: Path) -> list[list[str]]:
-    """The id and token of every operation that a process said was completed, before and after it was killed."""
-    root = str(Path(__file__).parents[2])
-    command, environment = [sys.executable, "-c", CHILD, str(path)], {**os.environ, "PYTHONPATH": root}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        acknowledged = [child.stdout.readline().split() for _ in range(100)]
-        child.send_signal(signal.SIGKILL)
-        return acknowledged + [line.split() for line in child.stdout if line.endswith("\n")]
-
-
-async def test_what_was_acknowledged_outlives_a_kill(path: Path) -> None:
-    """After kill -9 in the middle of its work every answer that a process had been given is there."""
-    acknowledged = acknowledged_until_killed(path)
-    async with started(SqliteStore(path)) as store:
-        newest = 0
-        for operation_id, token in acknowledged:
-            record = (await store.read(UUID(operation_id))).record
-            assert (record.state, record.token) == (State.COMPLETED, int(token))
-            newest = max(newest, record.token)
-        await do(store, hand := Hand(), Hand.claim)
-        assert hand.token > newest
 
 
 async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:

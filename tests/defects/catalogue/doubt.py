@@ -217,7 +217,7 @@ lost-is-absent: a key that was in the lost memory is taken for one that was neve
 -        if now_us >= self.until_us:
 +        if True:
 forgotten-key-reads-as-free: who waits for what a lost memory has forgotten is told that it had no effect
-  store/memory/guard.py tests/store/test_guard.py::test_what_may_be_forgotten_is_not_read_as_free
+  store/memory/guard.py tests/store/test_guard.py::test_a_release_from_before_the_loss_is_not_believed
   tests/protect/test_claiming.py::test_a_duplicate_of_what_was_forgotten_elsewhere
 -        if self.is_amnesic:
 -            await self._check_known(snapshot)

@@ -45,7 +45,7 @@ untold-purge-looked-up: what was purged is answered from Redis while that has st
 -        self._forget_eras(self._buckets)
 +self._keys = keys
 unanswered-purge-keeps-the-cache: a purge whose answer was lost leaves the answer in the process
-  store/tiered.py tests/store/test_tiered.py::test_a_purge_whose_answer_is_lost_is_not_answered_from_the_cache
+  store/tiered.py tests/store/test_tiered.py::test_what_was_not_answered_is_no_copy[purged]
 -            self._forget_here(command)
 -            if
 +            if

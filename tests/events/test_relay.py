@@ -338,3 +338,23 @@ async def test_a_store_that_fails_is_left_alone_however_much_happens(house: Hous
             relay.wake()
             await asyncio.sleep(0)
     assert house.store.said.count("lease_events") == 1
+
+
+async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House) -> None:
+    """Until somebody resumes it, whatever other relays and restarts come between."""
+    relay = await house.relay(places=1)
+    house.a.results = [Publication(Result.SUSPENDED, "HTTP 410", cause="410")]
+    await house.complete(2)
+    await pump(relay)
+    await pump(await house.relay())
+    house.store.memory.clock.advance(2 * KEEP_SECONDS)
+    await pump(relay)
+    assert len(house.a.published) == 1
+    backlog = (await house.store.cold.sinks(SERVICE))["a"]
+    assert (backlog.pending, backlog.dead, backlog.suspended_why) == (2, 0, "HTTP 410")
+    changes = [fact for fact in house.facts if isinstance(fact, SinkChanged) and fact.is_suspended]
+    assert [(fact.sink, fact.cause) for fact in changes] == [("a", "410")]
+    await house.store.cold.resume_sink(SERVICE, "a")
+    for _ in range(2):
+        await pump(relay)
+    assert await house.store.cold.sinks(SERVICE) == {}

@@ -93,3 +93,17 @@ async def test_a_stopped_program_leaves_nobody_waiting(executor: Executor) -> No
     first, second = await asyncio.gather(*under_way, *waiting, return_exceptions=True)
     assert isinstance(first, Indefinite)
     assert isinstance(second, NotApplied)
+
+
+async def test_an_exception_of_the_batch_reaches_every_member(executor: Executor) -> None:
+    """All members learn what is known, each through an exception of its own, and the next batch goes on."""
+    batcher = Batcher[str, str](executor)
+    executor.error = Indefinite("cut off")
+    executor.let_through(1)
+    errors = await asyncio.gather(*submit_all(batcher, "a", "b"), return_exceptions=True)
+    assert [type(error) for error in errors] == [Indefinite, Indefinite]
+    assert errors[0] is not errors[1]
+    assert [error.__cause__ for error in errors if isinstance(error, Indefinite)] == [executor.error] * 2
+    executor.error = None
+    executor.let_through(1)
+    assert await batcher.submit("c") == "C"

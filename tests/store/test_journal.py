@@ -288,3 +288,20 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
     async with opened(directory) as journal:
         assert await waiting(journal) == [before, after]
+
+
+async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> None:
+    """Cancelled at any await of its start, it ends what it had begun, and can be started afterwards."""
+    for turns in range(4):
+        journal = SqliteJournal(directory, OWNER)
+        task = asyncio.create_task(journal.start())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for thread in threading.enumerate():
+            if thread.name == "journal" and task.cancelled():
+                thread.join(10)
+        await journal.close()
+        assert threads() == []
+    assert files(directory) == []

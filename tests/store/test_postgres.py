@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from tests.support.ports import free_port
+
 from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.core.operation import Applied, Audit, Content, Fenced, State, microseconds
 from gateway.core.outbox import Outbox, Part, Subscription
@@ -413,3 +415,14 @@ async def test_a_server_that_falls_silent_is_not_waited_for(own_postgres: Postgr
         with pytest.raises(NotApplied):
             async with asyncio.timeout(20):
                 await capabilities(f"postgresql://gateway@127.0.0.1:{relay.port}/postgres", command_seconds=0.5)
+
+
+async def test_nobody_listening_is_said_at_once() -> None:
+    """A server that cannot be reached is no refusal: the start can be tried again. The text has no password."""
+    store = PostgresStore(f"postgresql://gateway:s3cret@127.0.0.1:{free_port()}/gateway")
+    for _ in range(2):
+        with pytest.raises(NotApplied) as told:
+            await store.start()
+        assert "127.0.0.1" in str(told.value)
+        assert "s3cret" not in str(told.value)
+    await store.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.operation import Accept, Applied, Claim, Command, State, microseconds
+from gateway.core.operation import Abandon, Accept, Applied, Claim, Command, Fenced, State, microseconds
 from gateway.core.outbox import EventType, Outbox, Subscription
 from gateway.protect.claiming import Unavailable
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StoreError, Unreadable, Unstorable
@@ -312,3 +312,17 @@ async def test_of_a_batch_only_the_locked_are_refused(migrated_url: str, locked:
             told = await asyncio.gather(*(store.apply(hand.complete()) for hand in hands), return_exceptions=True)
         assert [index for index, each in enumerate(told) if isinstance(each, NotApplied)] == [*range(2, 2 + locked)]
         assert sum(isinstance(each, Applied) for each in told) == len(hands) - locked
+
+
+async def test_every_row_is_fenced_after_a_takeover_elsewhere(migrated_url: str) -> None:
+    """Two gateways, one doubt: whoever took over last holds it, and the first holder changes nothing any more."""
+    async with opened(migrated_url) as store, opened(migrated_url) as other:
+        await do(store, hand := Hand(), Hand.claim)
+        first = hand.complete()
+        await do(store, hand, Hand.abandon)
+        await do(other, hand, Hand.takeover)
+        assert isinstance(await store.apply(first), Fenced)
+        late = Abandon(hand.operation_id, first.token, first.attempt_id, "late")
+        assert isinstance(await store.apply(late), Fenced)
+        assert await state(other, hand) is State.CLAIMED
+        assert hand.record.lease_until_us - hand.snapshot.now_us <= microseconds(60)

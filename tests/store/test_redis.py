@@ -11,25 +11,15 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+
+from tests.conformance.hand import started
 import uvloop
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.store import GET_SECONDS, RedisFastTier
-from tests.store.copies import (
-    STORE,
-    client,
-    completed,
-    fast_tier,
-    id_of,
-    key_of,
-    through,
-    time_left_us,
-    until_up,
-    why_down,
-    with_time_left,
-)
+from tests.store.copies import STORE, client, completed, fast_tier, id_of, key_of, record_of, through, time_left_us, until_up, why_down, with_time_left
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 from tests.support.relay import Relay
@@ -396,3 +386,24 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         assert (await get_anew(mine, later)).record == later.record
         mine.bind(other)
         assert (await mine.get(id_of(later)) is not None) == is_shared
+
+
+async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
+    """Until it is known whose copies they are, none is read, made or purged; then the tier is up at once."""
+    snapshot = completed()
+    async with fast_tier(redis_url) as other:
+        await other.put(snapshot, boot_seconds())
+    changes: list[tuple[bool, str]] = []
+    tier = RedisFastTier(redis_url)
+    tier.on_change(lambda up, why: changes.append((up, why)))
+    async with started(tier):
+        with pytest.raises(NotApplied):
+            await tier.get(id_of(snapshot))
+        with pytest.raises(NotApplied):
+            await tier.put(snapshot, boot_seconds())
+        with pytest.raises(NotApplied):
+            await tier.forget(id_of(snapshot))
+        assert (tier.up, changes) == (False, [])
+        tier.bind(STORE)
+        assert (tier.up, changes) == (True, [(True, "")])
+        assert record_of(await tier.get(id_of(snapshot))) == record_of(snapshot)

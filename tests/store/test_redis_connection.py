@@ -15,7 +15,7 @@ from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.connection import Link, parse, refusal_code
 from gateway.store.redis.store import ROOM_SECONDS, Keyspace, Node
-from tests.store.copies import completed, fast_tier, id_of, through, until_up
+from tests.store.copies import client, completed, fast_tier, id_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
 FULL = "Redis takes no copies: its memory is full"
@@ -135,3 +135,16 @@ async def test_no_room_is_told_once(redis_url: str, caplog: pytest.LogCaptureFix
             node.note_room("")
             now[0] += ROOM_SECONDS / 3
     assert caplog.messages[1:] == ["Redis takes copies again"]
+
+
+async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None:
+    """A local moment is mapped to what the server's clock showed then, or less, however old the reading is."""
+    async with node_at(redis_url) as node:
+        with client(redis_url) as redis:
+            for seconds_ago in (0.0, 1.0, 1_000.0):
+                moment = boot_seconds()
+                seconds, microseconds = redis.time()
+                now_us = int(seconds) * 1_000_000 + int(microseconds)
+                assert node.server_us(moment) <= now_us
+                assert node.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
+                await node.check()

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from gateway.cli import main as command
 from tests.admin.shell import CUT
-from tests.integration.test_journal import LockedSqlite, Outage, PostgresOutage
+from tests.integration.test_journal import Outage, of_postgres, of_sqlite
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of
@@ -49,26 +49,12 @@ SECRETS: Final = {
 }
 
 
-class RedisOutage(Outage):
-    """A Redis that keeps operations alone."""
-
-    def __init__(self, server: RedisServer) -> None:
-        super().__init__({"durable": server.durable_url})
-        self._server = server
-
-    def begin(self) -> None:
-        self._server.kill()
-
-    def end(self) -> None:
-        self._server.start()
-
-
 @contextlib.contextmanager
-def redis_outage(directory: Path) -> Iterator[RedisOutage]:
-    """One whose files are in `directory / "store"`, where the search looks at the end."""
+def of_redis(directory: Path) -> Iterator[Outage]:
+    """A Redis that keeps operations alone, its files in `directory / "store"`: there the search looks at the end."""
     directory.mkdir(exist_ok=True)
     with RedisServer(directory / "store", append_only=True, options=GATEWAY_USER).running() as server:
-        yield RedisOutage(server)
+        yield Outage({"durable": server.durable_url}, server.kill, server.start)
 
 
 @dataclass
@@ -336,16 +322,16 @@ def main() -> int:
     asked = parser.parse_args()
     with workspace("sentinel") as directory:
         if asked.store == "sqlite":
-            return _report(LockedSqlite(directory / "store" / "operations.db"), directory, asked.operations)
+            return _report(of_sqlite(directory), directory, asked.operations)
         if asked.store == "redis":
-            with redis_outage(directory / "gateway") as outage:
+            with of_redis(directory / "gateway") as outage:
                 return _report(outage, directory / "gateway", asked.operations)
         installation = PostgresInstallation(directory / "installation")
         with ExitStack() as stack:
             server = stack.enter_context(PostgresServer(installation, directory / "postgres").running())
             is_fast = asked.store == "postgres-redis"
             redis = stack.enter_context(RedisServer(directory / "redis").running()).url if is_fast else None
-            return _report(PostgresOutage(server), directory / "gateway", asked.operations, redis)
+            return _report(of_postgres(server), directory / "gateway", asked.operations, redis)
 
 
 def _report(outage: Outage, directory: Path, operations: int, redis: str | None = None) -> int:

@@ -17,9 +17,9 @@ from tests.integration.journal_kills import run as kill_under_a_journal
 from tests.integration.lanes import judge, keep_order_under_kills
 from tests.integration.publishing import publish_under_kills
 from tests.integration.reloading import reload_under_load
-from tests.integration.sentinel import RedisOutage, redis_outage, search
+from tests.integration.sentinel import of_redis, search
 from tests.integration.soak import Books, soak
-from tests.integration.test_journal import LockedSqlite, Outage, PostgresOutage
+from tests.integration.test_journal import Outage, of_postgres, of_sqlite
 from tests.support.house import sqlite_store, stores
 
 store = stores("postgres", full=["sqlite"])
@@ -108,12 +108,12 @@ _OPERATIONS = 24
 def that_goes_away(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Outage, str | None]]:
     """A durable store that can go away, and the URL of the fast tier before it."""
     if request.param == "sqlite":
-        yield LockedSqlite(tmp_path / "store" / "operations.db"), None
+        yield of_sqlite(tmp_path), None
     elif request.param == "redis":
-        with redis_outage(tmp_path) as outage:
+        with of_redis(tmp_path) as outage:
             yield outage, None
     else:
-        yield PostgresOutage(request.getfixturevalue("own_postgres")), request.getfixturevalue("redis_url")
+        yield of_postgres(request.getfixturevalue("own_postgres")), request.getfixturevalue("redis_url")
 
 
 async def test_it_is_nowhere(that_goes_away: tuple[Outage, str | None], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_it_is_nowhere(that_goes_away: tuple[Outage, str | None], tmp_path
     found = await search(outage, tmp_path, operations=_OPERATIONS, redis=redis)
     assert not any(found.places.values()), found
     done = {"stored", "replayed", "accepted", "in-doubt", "journaled", "key-reused", "released", "response-not-stored"}
-    absent = {"accepted"} if isinstance(outage, RedisOutage) else set()
+    absent = {"accepted"} if outage.section["durable"].startswith("redis") else set()
     assert done - set(found.verdicts) <= {"response-not-stored", *absent}, found
 
 
@@ -130,11 +130,7 @@ async def test_it_is_nowhere(that_goes_away: tuple[Outage, str | None], tmp_path
 async def test_without_encryption_it_is_found(kind: str, tmp_path: Path) -> None:
     """The search would find it: in the store, the journal and the spool; and never in the log or a metric."""
     with ExitStack() as stack:
-        outage: Outage = (
-            stack.enter_context(redis_outage(tmp_path))
-            if kind == "redis"
-            else LockedSqlite(tmp_path / "store" / "operations.db")
-        )
+        outage: Outage = stack.enter_context(of_redis(tmp_path)) if kind == "redis" else of_sqlite(tmp_path)
         found = await search(outage, tmp_path, operations=12, is_encrypted=False)
     assert all(found.places[when] for when in ("journal", "spool", "store")), found
     assert not found.places["log"], found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -42,6 +43,13 @@ def webhook(name: str, receiver: Receiver) -> dict[str, Any]:
 def by_way_of(relay: Relay, url: str) -> str:
     """The URL of a server at the relay before it."""
     return url.replace(f":{urlsplit(url).port}/", f":{relay.port}/")
+
+
+def soon() -> asyncio.Event:
+    """An event that is set in a moment: something is always under way."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.03, event.set)
+    return event
 
 
 async def assert_replayed(key: str, first: Response, *gateways: GatewayProcess, **how: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.integration.hand import assert_replayed, soon
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, calling, gateways_on, key_of, nonce_of, send, wait_answered
 from tests.support.gateway import GatewayProcess
@@ -85,7 +86,7 @@ class Town:
 
     async def jump(self, seconds: int) -> None:
         """Move the clock in the middle of traffic, and see that whoever is under it, and nobody else, believes it."""
-        async with self._traffic():
+        async with calling(self._client, range(_CLIENTS)):
             await self._wait_for_more(2 * _CLIENTS)
             self.clock.move(seconds)
             shown = {
@@ -101,9 +102,7 @@ class Town:
 
     async def replays(self, first: Response, key: str, **how: Any) -> None:
         """Both gateways answer this key as it was answered."""
-        for gateway in (self.one, self.two):
-            again = await send(gateway.port, key, **how)
-            assert (status_of(again), nonce_of(again)) == ((first.status, "replayed"), nonce_of(first)), key
+        await assert_replayed(key, first, self.one, self.two, **how)
 
     async def words(self, key: str, **how: Any) -> set[str | None]:
         """What both gateways say of this key."""
@@ -120,11 +119,6 @@ class Town:
     async def has_renewed(self, leases: list[int]) -> bool:
         """Whether all of these were set anew."""
         return all(now != before for now, before in zip(await self.leases(), leases, strict=True))
-
-    @asynccontextmanager
-    async def _traffic(self) -> AsyncIterator[None]:
-        async with calling(self._client, range(_CLIENTS)):
-            yield
 
     async def _client(self, number: int, done: asyncio.Event) -> None:
         source = random.Random(number)
@@ -150,16 +144,13 @@ async def town(tmp_path: Path, servers: Servers, clock: WallClock, whose: str) -
     store = {"durable": servers.postgres.url, "fast": servers.redis.url}
     # What a process remembers by itself would hide what the stores say.
     settings = {"lease": "6s", "journal_grace": "0s", "cache_max_age": "0s"}
-    async with RecordingUpstream() as upstream:
-        environments, changes = (
-            [clock.environment] if whose == "gateway" else [],
-            {"store": settings, "routes": _ROUTES},
-        )
-        async with gateways_on(store, tmp_path, upstream.url, ("one", "two"), environments=environments, **changes) as (
-            one,
-            two,
-        ):
-            yield Town(one, two, servers, upstream, clock, whose)
+    changes: Any = {"store": settings, "routes": _ROUTES}
+    environments = [clock.environment] if whose == "gateway" else []
+    async with (
+        RecordingUpstream() as upstream,
+        gateways_on(store, tmp_path, upstream.url, "ab", environments=environments, **changes) as (one, two),
+    ):
+        yield Town(one, two, servers, upstream, clock, whose)
 
 
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS], ids=["forward", "back"])
@@ -178,7 +169,7 @@ async def test_a_clock_that_jumps_and_returns(
             if name == "lost":
                 return Answer(ending=Ending.RESET, bytes_max=0)
             is_held = name in ("runs", "order") and executions(it)[name] == 1
-            return Answer(201, hold=hold if is_held else _soon())
+            return Answer(201, hold=hold if is_held else soon())
 
         it.upstream.on(None, answered)
         kept, note = await send(it.one.port, "kept"), await send(it.one.port, "note", target="/notes")
@@ -241,10 +232,3 @@ def executions(it: Town) -> Counter[str]:
 def _name_of(received: Received) -> str:
     """The key as the caller gave it; what may be sent again carries another."""
     return "order" if received.target == b"/orders" else key_of(received)
-
-
-def _soon() -> asyncio.Event:
-    """An event that is set in a moment: something is always under way."""
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.03, event.set)
-    return event

@@ -6,13 +6,15 @@ import asyncio
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.support.fleet import nonce_of, send
+from tests.support import http
+from tests.support.fleet import nonce_of, send, try_send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of
+from tests.support.house import BODY, status_of
 from tests.support.http import Response
 from tests.support.receiver import Receiver
 from tests.support.relay import Relay
 from tests.support.signing import WHSEC
+from tests.support.upstream import Answer, RecordingUpstream
 
 _TOKEN: Final = "t" * 32
 OPERATOR: Final = [("Authorization", f"Bearer {_TOKEN}"), ("Content-Type", "application/json")]
@@ -50,6 +52,28 @@ def soon() -> asyncio.Event:
     event = asyncio.Event()
     asyncio.get_running_loop().call_later(0.03, event.set)
     return event
+
+
+async def begin(
+    gateway: GatewayProcess, upstream: RecordingUpstream, key: str = "k1", sent: bytes = BODY, **answer: Any
+) -> tuple[asyncio.Task[Any], asyncio.Event]:
+    """A request that the service works on until the event is set, and then answers like this, with 201.
+
+    What the caller gets is None where its connection is lost.
+    """
+    hold, before = asyncio.Event(), len(upstream.requests)
+    upstream.on("/charges", Answer(**{"status": 201, **answer}, hold=hold))
+    task = asyncio.create_task(try_send(gateway.port, key, sent))
+    await upstream.wait_for_requests(before + 1)
+    return task, hold
+
+
+async def status_at(gateway: GatewayProcess, url: str, *headers: tuple[str, str]) -> dict[str, Any]:
+    """What the status URL of an accepted request says."""
+    response = await http.request(gateway.port, "GET", url, [("X-Tenant", "t1"), *headers])
+    assert response.status == 200, (response.status, response.body)
+    status: dict[str, Any] = response.json()
+    return status
 
 
 async def assert_replayed(key: str, first: Response, *gateways: GatewayProcess, **how: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events.relay import LEASE_SECONDS
-from tests.integration.hand import telling
+from tests.integration.hand import begin, telling
 from tests.observe.scrape import Scrape
 from tests.support.eventually import eventually
 from tests.support.fleet import process, send
@@ -95,10 +95,7 @@ async def test_an_outcome_that_waited_in_the_journal_is_told_when_it_is_recorded
     """The store was away at the end of the attempt; its event appears with the record."""
     store = {"durable": own_postgres.url}
     async with Receiver() as ledger, process(store, tmp_path, upstream, **telling(ledger=ledger)) as gateway:
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        request = asyncio.create_task(send(gateway.port, "k1"))
-        await upstream.wait_for_requests(1)
+        request, hold = await begin(gateway, upstream)
         own_postgres.crash()
         hold.set()
         assert (await request).status == 201

@@ -17,6 +17,7 @@ import apsw
 import pytest
 
 from gateway import EXIT_WORK_LEFT
+from tests.integration.hand import OPERATOR, begin, operated
 from tests.support import fleet, http
 from tests.support.accepting import SECRETS
 from tests.support.eventually import eventually
@@ -109,10 +110,7 @@ async def wait_lease_over() -> None:
 
 async def journaled(gateway: GatewayProcess, upstream: RecordingUpstream, outage: Outage) -> Response:
     """The answer to a request whose durable store goes away while the upstream works on it."""
-    hold = asyncio.Event()
-    upstream.on("/charges", Answer(201, body=b"charged", hold=hold))
-    request = asyncio.create_task(send(gateway))
-    await upstream.wait_for_requests(len(upstream.requests) + 1)
+    request, hold = await begin(gateway, upstream, body=b"charged")
     outage.begin()
     hold.set()
     response = await request
@@ -253,10 +251,8 @@ async def test_what_the_drain_has_to_say_is_kept(tmp_path: Path, gone: Outage, u
     """Stopped with an attempt under way and without its store, the gateway leaves the attempt's final command
     behind."""
     shutdown = {"delay": "0s", "drain_timeout": "200ms"}
-    upstream.on("/charges", Answer(hold=asyncio.Event()))
     async with process({**gone.section, "lease": "10m"}, tmp_path, upstream, shutdown=shutdown) as gateway:
-        request = asyncio.create_task(send(gateway))
-        await upstream.wait_for_requests(1)
+        request, _ = await begin(gateway, upstream)
         gone.begin()
         gateway.ask_to_stop()
         assert status_of(await request)[1] == "in-doubt"
@@ -277,33 +273,6 @@ def no_growing(gateway: GatewayProcess, bytes_max: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, before)
-
-
-async def test_two_gateways_share_a_directory(tmp_path: Path, gone: Outage, upstream: RecordingUpstream) -> None:
-    """Each has its own journal; that of one that died is taken over by the next to start, that of a living one not."""
-    state = str(tmp_path / "state")
-    async with (
-        process(gone.section, tmp_path / "a", upstream, state_dir=state) as one,
-        process(gone.section, tmp_path / "b", upstream, state_dir=state) as two,
-    ):
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        requests = [asyncio.create_task(send(one, "a")), asyncio.create_task(send(two, "b"))]
-        await upstream.wait_for_requests(2)
-        gone.begin()
-        hold.set()
-        assert [status_of(await request) for request in requests] == [(201, "journaled")] * 2
-        # Without the store, too.
-        assert status_of(await send(two, "a")) == (201, "replayed")
-        assert [await waiting(each) for each in (one, two)] == [1, 1]
-        one.kill()
-        async with process(gone.section, tmp_path / "c", upstream, state_dir=state) as three:
-            assert await waiting(three) == 1
-            gone.end()
-            await wait_flushed(two, three)
-            for key in ("a", "b"):
-                assert status_of(await send(three, key)) == (201, "replayed")
-        assert len(upstream.requests) == 2
 
 
 async def test_a_damaged_journal_stops_the_start(tmp_path: Path, upstream: RecordingUpstream) -> None:
@@ -393,28 +362,37 @@ async def test_another_process_of_the_host(tmp_path: Path, postgres_url: str, up
         assert len(upstream.requests) == 1
 
 
-OPERATOR = {"Authorization": "Bearer operator-token-0123456789abcdef", "Content-Type": "application/json"}
-
-
 async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota, upstream: RecordingUpstream) -> None:
-    """While a journal of the host has the response, by no way and by no force; the operator is told what to do."""
+    """While a journal of the host has the response, by no way and by no force; the operator is told what to do. What a
+    repeat would get is explained by it, too, whether its gateway runs or has died."""
     admin = free_port()
-    access = {"listen": f"127.0.0.1:{admin}", "token": OPERATOR["Authorization"].removeprefix("Bearer ")}
-    async with process(quota.section, tmp_path, upstream, admin=access) as gateway:
+    async with process(quota.section, tmp_path, upstream, **operated(admin)) as gateway:
         await long_response(gateway, upstream, quota)
+
+        async def explained(body: bytes = BODY) -> tuple[int, str]:
+            words = ["-H", "Content-Type: application/json", "-H", "Idempotency-Key: k1", "-H", "X-Tenant: t1"]
+            words += ["-X", "POST", "http://gateway.test/charges", "-d", body.decode()]
+            code, text = await gateway.command("explain", "--store", "--format", "json", "--", *words)
+            assert code == 0, text
+            said = json.loads(text)
+            return said["status"], said["verdict"]
+
+        for body in (BODY, b"{}"):
+            assert await explained(body) == status_of(await send(gateway, body=body))
         await wait_lease_over()
         listed = await gateway.command("journal", "--format", "jsonl")
         operation = json.loads(listed[1].splitlines()[0])["operation_id"]
 
         async def refused(*, is_running: bool) -> None:
+            assert await explained() == (201, "replayed")
             for force in ((), ("--force",)):
-                code, text = await gateway.command("resolve", operation, "--never-happened", "--why", "a test", *force)
+                words = ("resolve", operation, "--never-happened", "--why", "a test", *force)
+                code, text = await gateway.command(*words)
                 assert code == 1
-                assert all(words in text for words in ("It happened", "--export", "Wait")), text
+                assert all(told in text for told in ("It happened", "--export", "Wait")), text
             for force in (False, True) if is_running else ():
                 body = json.dumps({"never_happened": True, "why": "a test", "force": force}).encode()
-                target = f"/operations/{operation}/resolve"
-                response = await http.request(admin, "POST", target, list(OPERATOR.items()), body)
+                response = await http.request(admin, "POST", f"/operations/{operation}/resolve", OPERATOR, body)
                 assert (response.status, b"It happened" in response.body) == (409, True), response.body
 
         await refused(is_running=True)
@@ -430,27 +408,6 @@ async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota, 
         await wait_flushed(gateway)
         assert is_told(await send(gateway))
         assert len(upstream.requests) == 1
-
-
-async def test_what_a_request_would_get(tmp_path: Path, quota: Quota, upstream: RecordingUpstream) -> None:
-    """`explain` says of a request what its repeat gets, by the journal of a gateway that runs or of one that died."""
-    async with process(quota.section, tmp_path, upstream) as gateway:
-        await long_response(gateway, upstream, quota)
-
-        async def explained(body: bytes) -> tuple[int, str]:
-            words = ["-H", "Content-Type: application/json", "-H", "Idempotency-Key: k1", "-H", "X-Tenant: t1"]
-            words += ["-X", "POST", "http://gateway.test/charges", "-d", body.decode()]
-            code, text = await gateway.command("explain", "--store", "--format", "json", "--", *words)
-            assert code == 0, text
-            said = json.loads(text)
-            return said["status"], said["verdict"]
-
-        for body in (BODY, b"{}"):
-            assert await explained(body) == status_of(await send(gateway, body=body))
-        gateway.kill()
-        assert await explained(BODY) == (201, "replayed")
-        await wait_lease_over()
-        assert await explained(BODY) == (201, "replayed")
 
 
 async def test_a_route_that_forwards_without_the_store(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway import EXIT_WORK_LEFT
-from tests.integration.hand import assert_replayed, by_way_of
+from tests.integration.hand import assert_replayed, begin, by_way_of
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, config_of, gateways_on, no_one_listens, process, send, try_send
@@ -49,10 +49,9 @@ async def test_killed_while_it_waits_for_the_upstream(
     store: Store, tmp_path: Path, upstream: RecordingUpstream
 ) -> None:
     """The key of a gateway that died with a request under way is in doubt after its lease, with one effect for ever."""
-    upstream.on("/charges", Answer(hold=asyncio.Event()), Answer(201))
     async with process(store, tmp_path, upstream, store={"lease": "3s"}) as gateway:
-        request = asyncio.create_task(try_send(gateway.port, "k1"))
-        await upstream.wait_for_requests(1)
+        request, _ = await begin(gateway, upstream)
+        upstream.on("/charges", Answer(201))
         gateway.kill()
         assert await request is None
         (marks,) = (tmp_path / "state").rglob("*.attempts")
@@ -137,9 +136,7 @@ async def test_one_content_under_twenty_keys_has_one_effect(
         assert sorted(map(str, answers)) == [str((201, "stored"))] + [str((409, "likely-duplicate"))] * 19
         assert len(upstream.effects) == 1
         other = b'{"amount":7}'
-        upstream.on("/charges", Answer(hold=asyncio.Event()))
-        lost = asyncio.create_task(try_send(one.port, "k20", other))
-        await upstream.wait_for_requests(2)
+        lost, _ = await begin(one, upstream, "k20", other)
         one.kill()
         assert await lost is None
         upstream.on("/charges", Answer())
@@ -151,10 +148,7 @@ async def test_drain_finishes_what_is_in_flight(store: Store, tmp_path: Path, up
     """After SIGTERM readiness falls, what is in flight is answered and recorded, and the exit code is 0."""
     shutdown = {"delay": "300ms", "drain_timeout": "10s"}
     async with process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        request = asyncio.create_task(send(gateway.port, "k1"))
-        await upstream.wait_for_requests(1)
+        request, hold = await begin(gateway, upstream)
         gateway.ask_to_stop()
 
         async def unready() -> bool:
@@ -232,10 +226,7 @@ async def test_a_silent_store_does_not_hold_up_a_stop(
         Relay(own_postgres.port) as relay,
         process({"durable": by_way_of(relay, own_postgres.url)}, tmp_path, upstream, **stopping) as gateway,
     ):
-        answering = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=answering))
-        sent = asyncio.create_task(send(gateway.port, "key"))
-        await upstream.wait_for_requests(1)
+        sent, answering = await begin(gateway, upstream)
         relay.black_hole = True
         relay.cut()
         answering.set()
@@ -260,10 +251,7 @@ async def test_a_second_signal_skips_the_delay_alone(tmp_path: Path, upstream: R
     """Whoever asks twice need not wait for a load balancer that is not there; what is in flight is finished as ever."""
     stopping: Any = {"workers": workers, "shutdown": {"delay": "10m", "drain_timeout": "20s"}}
     async with process(sqlite_store(tmp_path), tmp_path, upstream, **stopping) as gateway:
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        request = asyncio.create_task(send(gateway.port, "k1"))
-        await upstream.wait_for_requests(1)
+        request, hold = await begin(gateway, upstream)
         gateway.ask_to_stop()
         said = "stopping: serving for another 600 s, then up to 20 s for 1 operation in flight"
         await eventually(lambda: said in gateway.output())

@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.integration.hand import begin
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, gateways_on, key_of, send, try_send, wait_answered
+from tests.support.fleet import NOW, gateways_on, key_of, send, wait_answered
 from tests.support.house import status_of, stores
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -33,11 +34,7 @@ async def test_each_key_runs_once_whoever_ends_and_starts_again(
             assert {answer.status for answer in answers} == {201}
 
         await asyncio.gather(*(both(f"first-{number}") for number in range(20)))
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        before = len(upstream.requests)
-        lost = asyncio.create_task(try_send(one.port, "interrupted"))
-        await upstream.wait_for_requests(before + 1)
+        lost, hold = await begin(one, upstream, "interrupted")
         one.kill()
         await lost
         upstream.on("/charges", Answer(201))

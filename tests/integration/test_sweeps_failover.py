@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.hand import assert_replayed, by_way_of
+from tests.integration.hand import assert_replayed, begin, by_way_of
 from tests.support.eventually import eventually
 from tests.support.fleet import gateways_on, send, wait_answered
 from tests.support.gateway import GatewayProcess
@@ -19,7 +18,7 @@ from tests.support.house import status_of
 from tests.support.http import Response
 from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
 from tests.support.relay import Relay
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
 LOST = (503, "store-amnesia")
 
@@ -88,10 +87,7 @@ async def test_failover_to_a_standby_that_lacks_the_last_commits(tmp_path: Path,
     upstream = failover.upstream
     async with gateways_on(store, tmp_path, upstream.url, ("alive", "restarted"), **changes) as (alive, restarted):
         await failover.lose(alive, restarted)
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        under_way = asyncio.create_task(send(alive.port, "under-way"))
-        await upstream.wait_for_requests(4)
+        under_way, hold = await begin(alive, upstream, "under-way")
         # What was seen last is noted in its own time; a stop is one.
         assert restarted.terminate() == 0
         await failover.end()

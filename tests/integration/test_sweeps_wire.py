@@ -18,8 +18,15 @@ from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 _CHUNKS_MAX = 200
 
 
-@pytest.mark.parametrize("is_cold", [False, True], ids=["warm", "reconnecting"])
-@pytest.mark.parametrize("direction", ["replies", "statements"])
+@pytest.mark.parametrize(
+    ("direction", "is_cold"),
+    [
+        pytest.param("replies", False, id="replies"),
+        pytest.param("statements", False, id="statements"),
+        pytest.param("replies", True, id="replies-while-it-connects"),
+        pytest.param("statements", True, id="statements-while-it-connects", marks=pytest.mark.full),
+    ],
+)
 async def test_every_chunk_of_the_store_lost(
     tmp_path: Path, postgres_url: str, upstream: RecordingUpstream, direction: str, is_cold: bool
 ) -> None:

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from tests.support import http, long_run
+from tests.integration.hand import ASYNC, status_at
+from tests.support import long_run
+from tests.support.accepting import SECRETS
 from tests.support.eventually import eventually
 from tests.support.fleet import calling, gateways_on, key_of, kill_in_turn, try_send
 from tests.support.gateway import GatewayProcess
@@ -30,14 +30,12 @@ from tests.support.house import ROUTE
 from tests.support.upstream import Answer, RecordingUpstream
 
 LEASE_SECONDS: Final = 3.0
-ASYNC: Final = (("Prefer", "respond-async"),)
 ACCEPTING: Final[dict[str, Any]] = {
     **ROUTE,
     "accept": {"identity": "unverified"},
     "retention": {"replay": "24h", "remember": "7d"},
     "delivery": {"schedule": ["100ms", "500ms"]},
 }
-SECRETS: Final = {"encryption": [{"id": "test", "key": "00" * 32}]}
 _CALLERS: Final = 4
 # From the start of a life to its end: before the first acceptance, and while several deliveries are under way.
 _LIFE_SECONDS: Final = (0.02, 0.4)
@@ -102,9 +100,8 @@ async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: d
     verdict = Verdict(kills, len(accepted))
     asking = asyncio.Semaphore(_CALLERS)
     statuses = await asyncio.gather(*[_settled(other, url, asking) for url in accepted.values()])
-    arrivals = Counter(map(key_of, upstream.requests))
     for place, (key, url) in enumerate(accepted.items()):
-        if statuses[place]["state"] == "in_doubt" and not arrivals[key]:
+        if statuses[place]["state"] == "in_doubt" and key not in map(key_of, upstream.requests):
             # Until the next life of its gateway reads that nothing was sent. Then it is delivered.
             with suppress(AssertionError):
                 statuses[place] = await eventually(partial(_ended, other, url), _UNSENT_SECONDS)
@@ -112,15 +109,12 @@ async def _judge(other: GatewayProcess, upstream: RecordingUpstream, accepted: d
     for key, status in zip(accepted, statuses, strict=True):
         state, arrived = str(status["state"]), arrivals[key]
         verdict.states[state] += 1
-        if state == "completed" and arrived != 1:
-            verdict.faults.append(f"{key} is completed and arrived {arrived} times")
-        elif state == "in_doubt":
-            if arrived == 0:
-                verdict.unarrived.append(f"{key} is in doubt, although nothing of it arrived: {status['last_attempt']}")
-            elif arrived > 1:
-                verdict.faults.append(f"{key} is in doubt and arrived {arrived} times")
-        elif state != "completed":
+        if state not in ("completed", "in_doubt"):
             verdict.faults.append(f"{key} is {state} in the end")
+        elif state == "in_doubt" and not arrived:
+            verdict.unarrived.append(f"{key} is in doubt, although nothing of it arrived: {status['last_attempt']}")
+        elif arrived != 1:
+            verdict.faults.append(f"{key} is {state} and arrived {arrived} times")
     if len(verdict.unarrived) > 1 + kills // _KILLS_OF_ONE_UNARRIVED:
         verdict.faults += verdict.unarrived
     twice = [key for key, count in arrivals.items() if count > 1]
@@ -133,9 +127,7 @@ async def _settled(gateway: GatewayProcess, url: str, asking: asyncio.Semaphore)
 
     async def asked() -> dict[str, Any] | None:
         async with asking:
-            response = await http.request(gateway.port, "GET", url, [("X-Tenant", "t1"), ("Prefer", "wait=2")], b"")
-        assert response.status == 200, (response.status, response.body)
-        status: dict[str, Any] = orjson.loads(response.body)
+            status = await status_at(gateway, url, ("Prefer", "wait=2"))
         return status if status["done"] or status["stalled"] else None
 
     return await eventually(asked, _SETTLE_SECONDS, f"{url} is done or stalled")

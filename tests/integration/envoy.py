@@ -39,6 +39,7 @@ def bootstrap(port: int, gateway: int, authority: int) -> dict[str, Any]:
         each for each in re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if "ext_authz" in each
     ]
     extensions = "type.googleapis.com/envoy.extensions.filters"
+    everything = {"match": {"prefix": "/"}, "route": {"cluster": "gateway"}}
     router = f"{extensions}.http.router.v3.Router"
     manager = {
         "@type": f"{extensions}.network.http_connection_manager.v3.HttpConnectionManager",
@@ -47,15 +48,7 @@ def bootstrap(port: int, gateway: int, authority: int) -> dict[str, Any]:
             *yaml.safe_load(block)["http_filters"],
             {"name": "envoy.filters.http.router", "typed_config": {"@type": router}},
         ],
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "gateway"}}],
-                }
-            ]
-        },
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [everything]}]},
     }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
     listener = {"name": "in", "address": _address(port), "filter_chains": [{"filters": filters}]}
@@ -87,14 +80,8 @@ async def run(program: Path, directory: Path) -> None:
         stack.push_async_callback(gateway.stop)
         port = free_port()
         (directory / "envoy.yaml").write_text(yaml.safe_dump(bootstrap(port, gateway.address[1], authority.port)))
-        words = [
-            str(program),
-            "--config-path",
-            str(directory / "envoy.yaml"),
-            "--concurrency",
-            "1",
-            "--disable-hot-restart",
-        ]
+        words = [str(program), "--config-path", str(directory / "envoy.yaml")]
+        words += ["--concurrency", "1", "--disable-hot-restart"]
         process = spawn(words, output=directory / "envoy.log", directory=directory)
         stack.callback(end, process, signal.SIGTERM)
 

@@ -16,12 +16,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.integration.hand import OPERATOR, WHY, operated
+from tests.observe.scrape import Scrape
 from tests.support import http, long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways, key_of, nonce_of, send
@@ -41,8 +43,6 @@ _CALM_SECONDS: Final = 1.5
 _PURGE_SECONDS: Final = 1.0
 # The durable store tells of a purge within 15 seconds, and an abandoned master is left after five.
 _PURGE_KNOWN_SECONDS: Final = 25.0
-_TOKEN: Final = "t" * 32
-_OPERATOR: Final = [("Authorization", f"Bearer {_TOKEN}"), ("Content-Type", "application/json")]
 
 
 @dataclass
@@ -55,14 +55,13 @@ class Verdict(long_run.Verdict):
     purged: int = 0
     late: int = 0
     late_seconds: float = 0.0
-    slowest_seconds: float = 0.0
     from_redis: int = 0
 
     def summary(self) -> str:
         made = ", ".join(f"{number} {fault}" for fault, number in sorted(self.faults_made.items()))
         return (
-            f"{made}; {self.stored} stored, {self.replayed} replayed ({self.from_redis} found in Redis), the slowest "
-            f"after {self.slowest_seconds:.2f} s; {self.purged} purged, {self.late} of their copies replayed within "
+            f"{made}; {self.stored} stored, {self.replayed} replayed ({self.from_redis} found in Redis); "
+            f"{self.purged} purged, {self.late} of their copies replayed within "
             f"{self.late_seconds:.1f} s of it"
         )
 
@@ -76,39 +75,36 @@ class _Key:
     is_being_purged: bool = False
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self, kind: str, places: list[GatewayProcess], upstream: RecordingUpstream, admin_port: int, seed: int
-    ) -> None:
-        self._kind = kind
-        self.verdict = Verdict()
-        self.is_over = False
-        self._places = places
-        self._upstream = upstream
-        self._admin_port = admin_port
-        self._dice = random.Random(seed)
-        self._keys: list[_Key] = []
-        self._names = itertools.count()
+    kind: str
+    places: list[GatewayProcess]
+    upstream: RecordingUpstream
+    admin_port: int
+    dice: random.Random
+    verdict: Verdict = field(default_factory=Verdict)
+    keys: list[_Key] = field(default_factory=list)
+    names: Iterator[int] = field(default_factory=itertools.count)
+    is_over: bool = False
 
     async def call(self) -> None:
         """Send a new key, and repeat some."""
         while not self.is_over:
-            name = f"{self._kind}-{next(self._names)}"
-            first = await send(self._dice.choice(self._places).port, name, name.encode())
+            name = f"{self.kind}-{next(self.names)}"
+            first = await send(self.dice.choice(self.places).port, name, name.encode())
             if status_of(first) != (201, "stored"):
                 self.verdict.faults.append(f"{name} was answered {status_of(first)}")
                 continue
             self.verdict.stored += 1
-            self._keys.append(_Key(name, nonce_of(first)))
-            del self._keys[:-_OLD_KEYS_MAX]
+            self.keys.append(_Key(name, nonce_of(first)))
+            del self.keys[:-_OLD_KEYS_MAX]
             for _ in range(6):
-                await self._repeat(self._dice.choice(self._keys))
+                await self._repeat(self.dice.choice(self.keys))
 
     async def _repeat(self, key: _Key) -> None:
         began = time.monotonic()
         purged_seconds, was_being_purged = key.purged_seconds, key.is_being_purged
-        reply = await send(self._dice.choice(self._places).port, key.name, key.name.encode())
-        self.verdict.slowest_seconds = max(self.verdict.slowest_seconds, time.monotonic() - began)
+        reply = await send(self.dice.choice(self.places).port, key.name, key.name.encode())
         match status_of(reply):
             case (201, "replayed") if nonce_of(reply) != key.nonce:
                 self.verdict.faults.append(f"{key.name} was replayed with the response of another request")
@@ -129,32 +125,29 @@ class _Run:
         """Purge a key now and then, as an operator does."""
         while not self.is_over:
             await asyncio.sleep(_PURGE_SECONDS)
-            if not (living := [key for key in self._keys if not key.is_being_purged]):
+            if not (living := [key for key in self.keys if not key.is_being_purged]):
                 continue
-            key = self._dice.choice(living)
+            key = self.dice.choice(living)
             key.is_being_purged = True
             (operation,) = {
                 value.decode()
-                for received in self._upstream.requests
+                for received in self.upstream.requests
                 if key_of(received) == key.name
                 for value in received.values("Idempotency-Operation")
             }
-            reply = await http.request(
-                self._admin_port, "POST", f"/operations/{operation}/purge", _OPERATOR, b'{"why": "a test"}'
-            )
+            target = f"/operations/{operation}/purge"
+            reply = await http.request(self.admin_port, "POST", target, OPERATOR, WHY)
             if reply.status != 200:
                 self.verdict.faults.append(f"the purge of {key.name} was answered {reply.status}")
             key.purged_seconds = time.monotonic()
             self.verdict.purged += 1
 
     async def judge(self) -> Verdict:
-        executed = Counter(key_of(received) for received in self._upstream.requests)
+        executed = Counter(key_of(received) for received in self.upstream.requests)
         self.verdict.faults += [f"{key} was executed {number} times" for key, number in executed.items() if number > 1]
-        for place in self._places:
-            metrics = (await place.status("/metrics")).body.decode()
-            for line in metrics.splitlines():
-                if line.startswith("idempotency_copy_lookups_total") and 'result="hit"' in line and '"fast"' in line:
-                    self.verdict.from_redis += int(float(line.rsplit(" ", 1)[1]))
+        for place in self.places:
+            told = Scrape(await place.metrics())
+            self.verdict.from_redis += int(told.total("idempotency_copy_lookups_total", source="fast", result="hit"))
         return self.verdict
 
 
@@ -169,12 +162,12 @@ async def fail_over(directory: Path, store: dict[str, Any], kind: str, *, faults
         upstream.on("/charges", Answer(201))
         admin_port = free_port()
         changes = {"store": {"fast": group.url, "cache_max_age": "0s"}}
-        operator = {"admin": {"listen": f"127.0.0.1:{admin_port}", "token": _TOKEN}}
         configs = [
-            (config_of(store, directory / "one", upstream.url, **changes, **operator), directory / "one"),
+            (config_of(store, directory / "one", upstream.url, **changes, **operated(admin_port)), directory / "one"),
             (config_of(store, directory / "two", upstream.url, **changes), directory / "two"),
         ]
-        run = _Run(kind, await stack.enter_async_context(gateways(*configs)), upstream, admin_port, seed)
+        places = await stack.enter_async_context(gateways(*configs))
+        run = _Run(kind, places, upstream, admin_port, random.Random(seed))
         async with asyncio.TaskGroup() as load:
             for _ in range(_CALLERS):
                 load.create_task(run.call())

@@ -7,8 +7,10 @@ what this host has in a journal. For a long run: `python -m tests.integration.jo
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +18,12 @@ from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tests.integration.hand import by_way_of
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, key_of, nonce_of, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
+from tests.support.http import Response
 from tests.support.long_run import Verdict, main
 from tests.support.quota import LONG_BYTES, Quota, quota_of
 from tests.support.relay import Relay
@@ -52,69 +56,57 @@ class Report(Verdict):
 
 
 @dataclass
-class _Told:
-    """What the first caller of a key got."""
-
-    status: int
-    nonce: str | None
-    body: bytes
-
-
 class _Run:
     """Gateways with one `state_dir`, as workers of a host are; the first is killed again and again."""
 
-    def __init__(
-        self, gateways: list[GatewayProcess], quota: Quota, upstream: RecordingUpstream, relay: Relay | None, seed: int
-    ) -> None:
-        self.report = Report()
-        self._killed = gateways[0]
-        self._ports = [gateway.port for gateway in gateways]
-        self._quota = quota
-        self._upstream = upstream
-        self._relay = relay
-        self._random = Random(seed)
-        self._known: dict[str, _Told] = {}
-        self._keys = 0
+    gateways: list[GatewayProcess]
+    quota: Quota
+    upstream: RecordingUpstream
+    relay: Relay | None
+    dice: Random
+    report: Report = field(default_factory=Report)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    known: dict[str, tuple[int, str | None, bytes]] = field(default_factory=dict)
 
     async def round(self) -> None:
         """New requests; an end and a start, perhaps without the store; and repeats all the while."""
-        is_quota = self._random.random() < 0.8
+        is_quota = self.dice.random() < 0.8
         if is_quota:
-            await self._quota.begin()
+            await self.quota.begin()
         await asyncio.gather(*[self._first() for _ in range(_KEYS_PER_ROUND)])
         await self._repeat_some()
-        is_away = self._relay is not None and self._random.random() < 0.4
-        if is_quota and not is_away and self._random.random() < 0.3:
-            await self._quota.end()
+        is_away = self.relay is not None and self.dice.random() < 0.4
+        if is_quota and not is_away and self.dice.random() < 0.3:
+            await self.quota.end()
             is_quota = False
-        if is_away and self._relay is not None:
-            self._relay.refuse()
-            self._relay.cut()
+        if is_away and self.relay is not None:
+            self.relay.refuse()
+            self.relay.cut()
             self.report.outages += 1
         await self._end_one()
         await self._repeat_some()
-        await self._killed.start()
+        await self.gateways[0].start()
         await self._repeat_some()
-        if self._random.random() < 0.1:
+        if self.dice.random() < 0.1:
             await self._until_leases_are_over()
-        if is_away and self._relay is not None:
-            await self._relay.listen()
+        if is_away and self.relay is not None:
+            await self.relay.listen()
         # While the store comes back, too.
         for _ in range(_REPEATS_AFTERWARDS):
             await self._repeat_some()
         if is_quota:
-            await self._quota.end()
+            await self.quota.end()
 
     async def _end_one(self) -> None:
-        if self._random.random() < 0.2:
-            self._killed.ask_to_stop()
-            await self._killed.wait_exit()
+        if self.dice.random() < 0.2:
+            self.gateways[0].ask_to_stop()
+            await self.gateways[0].wait_exit()
             self.report.stops += 1
         else:
             # Some of them in the middle of requests.
-            under_way = [asyncio.create_task(self._first()) for _ in range(self._random.randrange(3))]
+            under_way = [asyncio.create_task(self._first()) for _ in range(self.dice.randrange(3))]
             await asyncio.sleep(0)
-            self._killed.kill()
+            self.gateways[0].kill()
             self.report.kills += 1
             await asyncio.gather(*under_way)
 
@@ -126,26 +118,24 @@ class _Run:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _first(self) -> None:
-        self._keys += 1
-        key = f"k{self._keys}"
-        response = await try_send(self._killed.port, key)
+        key = f"k{next(self.numbers)}"
+        response = await try_send(self.gateways[0].port, key)
         self.report.firsts["none" if response is None else str(response.header("Idempotency-Status"))] += 1
         if response is not None and response.status == 201:
-            self._known[key] = _Told(response.status, nonce_of(response), response.body)
+            self.known[key] = _told_by(response)
 
     async def _repeat_some(self) -> None:
         """At each gateway, of what was told to a first caller; the latest among them."""
-        known = list(self._known)
-        chosen = {*known[-_KEYS_PER_ROUND:], *self._random.sample(known, min(len(known), _REPEATS_PER_ROUND))}
-        await asyncio.gather(*[self._repeat(port, key) for key in sorted(chosen) for port in self._ports])
+        known = list(self.known)
+        chosen = {*known[-_KEYS_PER_ROUND:], *self.dice.sample(known, min(len(known), _REPEATS_PER_ROUND))}
+        await asyncio.gather(*[self._repeat(gateway.port, key) for key in sorted(chosen) for gateway in self.gateways])
 
     async def _repeat(self, port: int, key: str) -> bool:
         response = await try_send(port, key)
         if response is None:
             return False
         self.report.words[" ".join(map(str, status_of(response)))] += 1
-        told = self._known[key]
-        if (response.status, nonce_of(response), response.body) == (told.status, told.nonce, told.body):
+        if _told_by(response) == self.known[key]:
             return True
         if response.status != 503 or response.header("Retry-After") is None:
             self.report.faults.append(f"{key}: {status_of(response)} after {self.report.kills} kills")
@@ -155,12 +145,17 @@ class _Run:
         """With the store back and no quota, everything is replayed, and the upstream has executed each key once."""
 
         async def all_told() -> bool:
-            return all([await self._repeat(port, key) for key in self._known for port in self._ports])
+            return all([await self._repeat(gateway.port, key) for key in self.known for gateway in self.gateways])
 
         await eventually(all_told, deadline_seconds=_SETTLE_SECONDS)
-        executed = Counter(map(key_of, self._upstream.requests))
+        executed = Counter(map(key_of, self.upstream.requests))
         self.report.faults += [f"{key} was executed {number} times" for key, number in executed.items() if number != 1]
-        self.report.faults += [f"{key} was not executed" for key in self._known if key not in executed]
+        self.report.faults += [f"{key} was not executed" for key in self.known if key not in executed]
+
+
+def _told_by(response: Response) -> tuple[int, str | None, bytes]:
+    """What a caller got, and gets again for ever."""
+    return response.status, nonce_of(response), response.body
 
 
 async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int) -> Report:
@@ -170,14 +165,14 @@ async def run(directory: Path, section: dict[str, Any], *, kills: int, seed: int
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(RecordingUpstream())
         upstream.on("/charges", *[Answer(201, body=random.choice(_BODIES)) for _ in range(_SCRIPTED)], _ANSWER)
-        relay, address = None, urlsplit(section["durable"])
-        if address.port is not None:
-            relay = await stack.enter_async_context(Relay(address.port))
-            own["durable"] = section["durable"].replace(f":{address.port}/", f":{relay.port}/")
+        relay = None
+        if (port := urlsplit(section["durable"]).port) is not None:
+            relay = await stack.enter_async_context(Relay(port))
+            own["durable"] = by_way_of(relay, section["durable"])
         config = config_of(own, directory, upstream.url, state_dir=str(directory / "state"))
         names = ("killed",) if relay is None else ("killed", "beside")
         gateways = [await stack.enter_async_context(GatewayProcess(config, directory / name)) for name in names]
-        it = _Run(gateways, quota_of(section), upstream, relay, seed)
+        it = _Run(gateways, quota_of(section), upstream, relay, random)
         while it.report.kills < kills:
             await it.round()
         await it.settle()

@@ -16,18 +16,18 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import orjson
 
-from tests.integration.accepting import LEASE_SECONDS, SECRETS
-from tests.support import http, long_run
+from tests.integration.accepting import LEASE_SECONDS
+from tests.integration.hand import status_at, telling
+from tests.support import long_run
+from tests.support.accepting import SECRETS
 from tests.support.eventually import eventually
 from tests.support.fleet import calling, gateways_on, kill_in_turn, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE
 from tests.support.receiver import Receiver
-from tests.support.signing import WHSEC
 from tests.support.upstream import Answer, Received, RecordingUpstream
 
 ORDERED: Final[dict[str, Any]] = {
@@ -87,7 +87,8 @@ async def keep_order_under_kills(
         consumer = await stack.enter_async_context(Receiver())
         changes = {"store": {"lease": f"{LEASE_SECONDS:g}s"}, "route": ORDERED, "secrets": SECRETS}
         if has_consumer:
-            changes |= _events_for(consumer)
+            changes |= telling("operation.completed", ledger=consumer)
+            changes["events"]["sinks"][0]["ordered"] = True
         pair = await stack.enter_async_context(gateways_on(store, directory, upstream.url, ("one", "other"), **changes))
         accepted = await _accept(pair, kills, lanes, dice)
         verdict = Verdict(sum(map(len, accepted.values())))
@@ -116,14 +117,6 @@ async def keep_order_under_kills(
                 if numbers != sorted(numbers)
             ]
         return verdict
-
-
-def _events_for(consumer: Receiver) -> dict[str, Any]:
-    sink = {"name": "ledger", "kind": "webhook", "url": consumer.url, "secrets": [{"id": "a", "key": WHSEC}]}
-    return {
-        "events": {"types": ["operation.completed"], "sinks": [sink | {"ordered": True}]},
-        "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": [urlsplit(consumer.url).port]},
-    }
 
 
 def judge(account: str, states: dict[int, str], effects: list[int], arrived: list[int]) -> list[str]:
@@ -176,12 +169,10 @@ async def _settled(pair: list[GatewayProcess], urls: dict[int, str]) -> dict[int
             if not url:
                 states[number] = "completed"
             elif states.get(number) != "completed":
-                response = await http.request(pair[0].port, "GET", url, [("X-Tenant", "t1")], b"")
-                states[number] = orjson.loads(response.body)["state"]
+                states[number] = (await status_at(pair[0], url))["state"]
                 if states[number] == "in_doubt":
-                    return all(each in states for each in urls) or not states.update(
-                        {each: "accepted" for each in urls if each > number and each not in states}
-                    )
+                    states.update(dict.fromkeys(urls.keys() - states.keys(), "accepted"))
+                    return True
                 if states[number] != "completed":
                     return False
         return True

@@ -28,7 +28,7 @@ from typing import Final
 
 from gateway.admin.reports import accept_loss
 from gateway.core.operation import Audit
-from gateway.store.postgres.store import PostgresStore
+from tests.store.postgres_sessions import opened
 from tests.support import long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import gateways_on, key_of, send, wait_answered
@@ -54,17 +54,13 @@ class Pair:
 
     def __init__(self, installation: PostgresInstallation, directory: Path, relay: Relay) -> None:
         self._installation = installation
-        self._directory = directory
+        self._places = (directory / f"server-{number}" for number in itertools.count())
         self._relay = relay
         self._is_cut = False
-        self._numbers = itertools.count()
         self._free_port = free_port()
-        self.primary: PostgresServer = PostgresServer(installation, self._next())
+        self.primary: PostgresServer = PostgresServer(installation, next(self._places))
         self.standby: PostgresStandby | None = None
         self.url = f"postgresql://gateway@127.0.0.1:{self.primary.port},127.0.0.1:{self._free_port}/postgres"
-
-    def _next(self) -> Path:
-        return self._directory / f"server-{next(self._numbers)}"
 
     async def follow(self, *, is_synchronous: bool) -> None:
         """Give the primary a standby that has caught up."""
@@ -72,18 +68,15 @@ class Pair:
         if self._is_cut:
             await self._relay.listen()
             self._is_cut = False
-        self.standby = standby = await asyncio.to_thread(
-            lambda: PostgresStandby(
-                self._installation, self._next(), self.primary, self._relay.port, port=self._free_port
-            )
-        )
-        standby.launch()
-        await eventually(standby.is_ready, _WAIT_SECONDS, "the standby follows")
+        where = self._installation, next(self._places), self.primary, self._relay.port
+        self.standby = await asyncio.to_thread(PostgresStandby, *where, port=self._free_port)
+        self.standby.launch()
+        await eventually(self.standby.is_ready, _WAIT_SECONDS, "the standby follows")
         await self.catch_up()
         if is_synchronous:
-            await self.set_synchronous("*")
+            await self._set_synchronous("*")
 
-    async def set_synchronous(self, names: str) -> None:
+    async def _set_synchronous(self, names: str) -> None:
         await self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
         await self.primary.fetch("SELECT pg_reload_conf()")
 
@@ -113,6 +106,14 @@ class Pair:
         self.standby, self._free_port = None, before.port
         shutil.rmtree(before.directory)
 
+    async def part(self) -> None:
+        """Take the standby away, if there is one: the next one takes its port."""
+        if self.standby is not None:
+            await self._set_synchronous("")
+            self.standby.crash()
+            shutil.rmtree(self.standby.directory)
+            self.standby = None
+
     def close(self) -> None:
         for server in (self.primary, self.standby):
             if server is not None:
@@ -124,15 +125,13 @@ class Verdict(long_run.Verdict):
     """What became of it. `outages` are the longest times without a new key, by how a primary ended."""
 
     failovers: int = 0
-    lossy: int = 0
     lost_keys: int = 0
-    stored: int = 0
     outages: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> str:
         times = ", ".join(f"{how}: {seconds:.1f} s" for how, seconds in self.outages.items())
-        lossy = f"{self.failovers} asynchronous failovers, {self.lossy} of them with {self.lost_keys} lost keys"
-        return f"{lossy}; {self.stored} keys stored; longest time without a new key: {times or 'not measured'}"
+        lossy = f"{self.failovers} asynchronous failovers, with {self.lost_keys} lost keys"
+        return f"{lossy}; longest time without a new key: {times or 'not measured'}"
 
 
 @dataclass
@@ -144,25 +143,20 @@ class Scene:
     upstream: RecordingUpstream
     verdict: Verdict
 
-    async def send_all(self, port: int, keys: list[str]) -> None:
+    async def send_all(self, port: int, *keys: str) -> None:
         """Each of these is answered with a record."""
-        answers = await asyncio.gather(
-            *(wait_answered(port, key, verdicts=_ANSWERED, deadline_seconds=_WAIT_SECONDS) for key in keys)
-        )
+        how = {"verdicts": _ANSWERED, "deadline_seconds": _WAIT_SECONDS}
+        answers = await asyncio.gather(*(wait_answered(port, key, **how) for key in keys))
         assert {answer.status for answer in answers} <= {201}, keys
-        self.verdict.stored += len(keys)
 
     async def is_decided(self, port: int, key: str) -> str | None:
         """The verdict on a request, once a store decides it."""
-        found: str | None = "store-unavailable"
 
-        async def decide() -> bool:
-            nonlocal found
-            found = status_of(await send(port, key))[1]
-            return found not in ("store-unavailable", "in-flight", "overloaded")
+        async def decided() -> str | None:
+            verdict = status_of(await send(port, key))[1]
+            return None if verdict in ("store-unavailable", "in-flight", "overloaded") else verdict
 
-        await eventually(decide, _WAIT_SECONDS, f"{key} is decided")
-        return found
+        return await eventually(decided, _WAIT_SECONDS, f"{key} is decided")
 
     def check_once(self) -> None:
         """No key ran twice."""
@@ -195,13 +189,12 @@ async def end_under_load(scene: Scene, how: str, *, seconds: float) -> None:
     ended, stored, name = asyncio.Event(), list[float](), how.replace(" ", "-")
 
     async def call(number: int) -> None:
-        port = scene.fleet[number % len(scene.fleet)].port
         for each in itertools.count():
             key = f"{name}-{number}-{each}"
-            await scene.send_all(port, [key])
+            await scene.send_all(scene.fleet[number % 2].port, key)
             stored.append(time.monotonic())
             # And again, by the other gateway.
-            await scene.send_all(scene.fleet[(number + 1) % len(scene.fleet)].port, [key])
+            await scene.send_all(scene.fleet[(number + 1) % 2].port, key)
             if ended.is_set():
                 return
 
@@ -215,12 +208,7 @@ async def end_under_load(scene: Scene, how: str, *, seconds: float) -> None:
     await callers
     gaps = [later - earlier for earlier, later in itertools.pairwise(stored) if later > began]
     scene.verdict.outages[how] = max(gaps)
-    if scene.pair.standby is not None:
-        # It goes on following; the next standby takes its port.
-        await scene.pair.set_synchronous("")
-        scene.pair.standby.crash()
-        shutil.rmtree(scene.pair.standby.directory)
-        scene.pair.standby = None
+    await scene.pair.part()
     scene.check_once()
 
 
@@ -231,70 +219,54 @@ async def fail_over(scene: Scene, name: str, *, lost: int, rng: random.Random) -
     ports = [gateway.port for gateway in scene.fleet]
     kept = [f"{name}-kept-{number}" for number in range(4)]
     for number, key in enumerate(kept):
-        await scene.send_all(ports[number % 2], [key])
+        await scene.send_all(ports[number % 2], key)
     await pair.catch_up()
     pair.cut()
     gone = [f"{name}-lost-{number}" for number in range(lost)]
-    await scene.send_all(rng.choice(ports), gone)
+    await scene.send_all(rng.choice(ports), *gone)
     await pair.end("death")
     verdict.failovers += 1
-    verdict.lossy += bool(lost)
     verdict.lost_keys += lost
     executed = len(scene.upstream.requests)
-    wanted = "store-amnesia" if lost else "stored"
     for number, port in enumerate(ports):
-        for key, expected in (
-            *((each, "replayed") for each in kept),
-            *((each, "store-amnesia") for each in gone),
-            (f"{name}-new-{number}", wanted),
-        ):
-            found = await scene.is_decided(port, key)
-            if found != expected:
+        new = {f"{name}-new-{number}": "store-amnesia" if lost else "stored"}
+        for key, expected in (dict.fromkeys(kept, "replayed") | dict.fromkeys(gone, "store-amnesia") | new).items():
+            if (found := await scene.is_decided(port, key)) != expected:
                 verdict.faults.append(f"{name}: {key} got {found} instead of {expected}")
     if len(scene.upstream.requests) != executed + (0 if lost else len(ports)):
         verdict.faults.append(f"{name}: {len(scene.upstream.requests) - executed} requests were sent afterwards")
     scene.check_once()
     if lost:
-        await accept(pair)
+        # What an operator does about a loss.
+        async with opened(pair.primary.url) as store:
+            assert not (await accept_loss(store, Audit("test", "known"))).is_lost
         for gateway in scene.fleet:
             gateway.terminate()
             await gateway.start()
 
 
-async def accept(pair: Pair) -> None:
-    """What an operator does about a loss."""
-    store = PostgresStore(pair.primary.url)
-    await store.start()
-    try:
-        assert not (await accept_loss(store, Audit("test", "known"))).is_lost
-    finally:
-        await store.close()
-
-
 async def run(directory: Path, *, failovers: int, seed: int) -> Verdict:
     """All of it."""
     rng = random.Random(seed)
-    with workspace("promotions") as servers:
-        async with staged(PostgresInstallation(servers / "installation"), directory, servers) as scene:
-            for how in ENDS:
-                await end_under_load(scene, how, seconds=3.0)
-            for number in range(failovers):
-                await fail_over(scene, f"round-{number}", lost=rng.randint(1, 20) if number % 2 else 0, rng=rng)
-                print(f"{number + 1}: {scene.verdict.faults or 'as promised'}", flush=True)
-            return scene.verdict
+    async with staged(PostgresInstallation(directory / "installation"), directory / "gateways", directory) as scene:
+        for how in ENDS:
+            await end_under_load(scene, how, seconds=3.0)
+        for number in range(failovers):
+            await fail_over(scene, f"round-{number}", lost=rng.randint(1, 20) if number % 2 else 0, rng=rng)
+            print(f"{number + 1}: {scene.verdict.faults or 'as promised'}", flush=True)
+        return scene.verdict
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Run it and print the verdict; returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.integration.promotions", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--failovers", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args(arguments)
-    with workspace("gateways") as directory:
-        verdict = asyncio.run(run(directory, failovers=chosen.failovers, seed=chosen.seed))
+    with workspace("promotions") as directory:
+        verdict = asyncio.run(run(directory, **vars(parser.parse_args())))
     print(verdict)
     return 1 if verdict.faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

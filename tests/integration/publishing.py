@@ -14,15 +14,15 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import redis
 from aiohttp import web
 
+from tests.integration.hand import telling
 from tests.support import long_run
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, calling, gateways_on, key_of, kill_in_turn, try_send
@@ -31,7 +31,6 @@ from tests.support.house import status_of
 from tests.support.nats import NatsServer
 from tests.support.receiver import Receiver
 from tests.support.redis import RedisServer
-from tests.support.signing import WHSEC
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 _CALLERS: Final = 4
@@ -84,17 +83,10 @@ async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds
         stream.start()
         stack.callback(stream.kill)
         sinks = [
-            {"name": "ledger", "kind": "webhook", "url": ledger.url, "secrets": [{"id": "a", "key": WHSEC}]},
-            {"name": "slow", "kind": "webhook", "url": slow.url, "secrets": [{"id": "a", "key": WHSEC}]},
             {"name": "nats", "kind": "nats", "servers": [nats.url], "stream": _STREAM},
             {"name": "feed", "kind": "redis_stream", "url": stream.url, "stream": "operations"},
         ]
-        ports = [urlsplit(receiver.url).port for receiver in (ledger, slow)]
-        changes = {
-            "store": {"lease": "3s"},
-            "events": {"types": [_COMPLETED], "sinks": sinks},
-            "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": ports},
-        }
+        changes = {"store": {"lease": "3s"}, **telling(_COMPLETED, sinks=sinks, ledger=ledger, slow=slow)}
         victim, other = await stack.enter_async_context(
             gateways_on(store, directory, upstream.url, ("victim", "other"), **changes)
         )
@@ -105,10 +97,6 @@ async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds
             # A gauge may be older than the last change, so what arrived is looked at.
             entries: Any = redis.Redis.from_url(stream.url).xrange("operations")
             got = {
-                **{
-                    name: [_Event(got.document["subject"], got.id, got.body) for got in receiver.received]
-                    for name, receiver in (("ledger", ledger), ("slow", slow))
-                },
                 "nats": [
                     _Event(headers["ce-subject"], headers["ce-id"], body)
                     for _, headers, body in await nats.messages(_STREAM)
@@ -118,17 +106,17 @@ async def publish_under_kills(directory: Path, store: dict[str, Any], *, seconds
                     for _, fields in entries
                 ],
             }
+            for name, receiver in (("ledger", ledger), ("slow", slow)):
+                got[name] = [_Event(each.document["subject"], each.id, each.body) for each in receiver.received]
             return _judge(kills, states, upstream.requests, got)
 
-        async def faultless() -> Verdict | None:
-            verdict = await judged()
-            return None if verdict.faults else verdict
+        async def is_faultless() -> bool:
+            return not (await judged()).faults
 
-        try:
-            # An event whose relay was killed is published again after its lease.
-            return await eventually(faultless, _SETTLE_SECONDS, "every event has arrived")
-        except AssertionError:
-            return await judged()
+        # An event whose relay was killed is published again after its lease.
+        with suppress(AssertionError):
+            await eventually(is_faultless, _SETTLE_SECONDS)
+        return await judged()
 
 
 def _sometimes_late(dice: random.Random) -> Callable[[web.Request], web.StreamResponse]:

@@ -13,6 +13,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -25,14 +26,12 @@ from gateway.cli import main as gateway_main
 from tests.support import http, long_run
 from tests.support.fleet import key_of, process, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, ROUTE
+from tests.support.house import BODY, JSON, ROUTE, status_of
 from tests.support.upstream import Answer, Received, RecordingUpstream
 
 _CLIENTS: Final = 32
-_TICK_SECONDS: Final = 0.005
 # A little more is due than has to be answered, since the last ones are answered behind the last reload.
 _MARGIN: Final = 1.05
-_DUE_MAX: Final = 2000
 _ROUTES: Final = (ROUTE, ROUTE | {"name": "refund", "match": {"path": "/refunds"}})
 
 
@@ -53,7 +52,7 @@ class Verdict(long_run.Verdict):
 
 
 class _Load:
-    """Requests at a fixed rate, from `run` until `is_over`."""
+    """Requests at a fixed rate, from `run` until `is_over`. Each client keeps to its times, also when it is late."""
 
     def __init__(self, port: int, verdict: Verdict, rate: float) -> None:
         self.is_over = False
@@ -61,44 +60,39 @@ class _Load:
         self._port = port
         self._verdict = verdict
         # One key is two requests.
-        self._keys_per_second = rate * _MARGIN / 2
-        self._due: asyncio.Queue[tuple[str, float] | None] = asyncio.Queue()
+        self._pause_seconds = 2 * _CLIENTS / (rate * _MARGIN)
 
     async def run(self) -> None:
         """Raises what a client met: a lost connection, or a response that was not expected."""
         async with asyncio.TaskGroup() as group:
             for number in range(_CLIENTS):
-                group.create_task(self._keep_open() if number % 2 else self._open_each())
-            await self._pace()
+                group.create_task(self._keep_open(number) if number % 2 else self._open_each(number))
 
-    async def _pace(self) -> None:
-        began = time.monotonic()
-        while not self.is_over:
-            await asyncio.sleep(_TICK_SECONDS)
-            while self.keys < (time.monotonic() - began) * self._keys_per_second:
-                self.keys += 1
-                self._due.put_nowait((f"w{self._verdict.workers}-{self.keys}", time.monotonic()))
-            assert self._due.qsize() < _DUE_MAX, "more requests are due than can be answered"
-        for _ in range(_CLIENTS):
-            self._due.put_nowait(None)
-
-    async def _keep_open(self) -> None:
+    async def _keep_open(self, number: int) -> None:
         async with http.Connection(self._port) as connection:
-            while due := await self._due.get():
-                await self._send(connection, *due)
+            async for key, due in self._keys_of(number):
+                await self._send(connection, key, due)
 
-    async def _open_each(self) -> None:
-        while due := await self._due.get():
+    async def _open_each(self, number: int) -> None:
+        async for key, due in self._keys_of(number):
             async with http.Connection(self._port) as connection:
-                await self._send(connection, *due)
+                await self._send(connection, key, due)
+
+    async def _keys_of(self, number: int) -> AsyncIterator[tuple[str, float]]:
+        due = time.monotonic() + number / _CLIENTS * self._pause_seconds
+        while not self.is_over:
+            await asyncio.sleep(due - time.monotonic())
+            self.keys += 1
+            yield f"w{self._verdict.workers}-{self.keys}", due
+            due += self._pause_seconds
 
     async def _send(self, connection: http.Connection, key: str, due: float) -> None:
         headers = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
         for expected in ("stored", "replayed"):
             await connection.send(http.request_bytes("POST", "/charges", headers, BODY))
             response = await connection.read_response("POST")
-            if (response.status, response.header("Idempotency-Status")) != (201, expected):
-                self._verdict.faults.append(f"{key}: {response.status} {response.header('Idempotency-Status')}")
+            if status_of(response) != (201, expected):
+                self._verdict.faults.append(f"{key}: {status_of(response)}")
             self._verdict.answered += 1
             self._verdict.slowest_seconds = max(self._verdict.slowest_seconds, time.monotonic() - due)
 

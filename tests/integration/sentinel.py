@@ -14,6 +14,7 @@ import contextlib
 import io
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from gateway.cli import main as command
 from tests.admin.shell import CUT
-from tests.integration.test_journal import LockedSqlite, Outage, PostgresOutage
+from tests.integration.test_journal import Outage, of_postgres, of_sqlite
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of
@@ -49,26 +50,12 @@ SECRETS: Final = {
 }
 
 
-class RedisOutage(Outage):
-    """A Redis that keeps operations alone."""
-
-    def __init__(self, server: RedisServer) -> None:
-        super().__init__({"durable": server.durable_url})
-        self._server = server
-
-    def begin(self) -> None:
-        self._server.kill()
-
-    def end(self) -> None:
-        self._server.start()
-
-
 @contextlib.contextmanager
-def redis_outage(directory: Path) -> Iterator[RedisOutage]:
-    """One whose files are in `directory / "store"`, where the search looks at the end."""
+def of_redis(directory: Path) -> Iterator[Outage]:
+    """A Redis that keeps operations alone, its files in `directory / "store"`: there the search looks at the end."""
     directory.mkdir(exist_ok=True)
     with RedisServer(directory / "store", append_only=True, options=GATEWAY_USER).running() as server:
-        yield RedisOutage(server)
+        yield Outage({"durable": server.durable_url}, server.kill, server.start)
 
 
 @dataclass
@@ -76,7 +63,7 @@ class Found:
     """Where the text was, by what the gateway was doing; and how much it had done."""
 
     places: dict[str, list[str]] = field(default_factory=dict)
-    verdicts: dict[str, int] = field(default_factory=dict)
+    verdicts: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         done = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
@@ -89,8 +76,6 @@ def settings(*, is_encrypted: bool, is_one_record: bool = False) -> dict[str, An
 
     `is_one_record`: for a store that can keep nothing beside operations, neither requests nor events.
     """
-    outcome, body = {"preset": "standard"}, {"spool_over": "1KiB"}
-    wait = {"wait": "0s"}
     made: dict[str, Any] = {
         "name": "made",
         "match": {"path": "/s/{rest:.*}"},
@@ -105,16 +90,16 @@ def settings(*, is_encrypted: bool, is_one_record: bool = False) -> dict[str, An
         "key": {"header": "Idempotency-Key"},
         "scope": {"api_key": "Authorization"},
     }
-    hooks: dict[str, Any] = {
-        "name": "hooks",
-        "match": {"path": "/hooks"},
-        "inbox": {"preset": "standard_webhooks", "secrets": [{"id": "1", "key": WHSEC}]},
-        "scope": "shared",
-    }
     routes = [made, keyed]
     if is_encrypted and not is_one_record:
         made["accept"] = {"identity": "unverified"}
-        routes.append(hooks)
+        inbox = {"preset": "standard_webhooks", "secrets": [{"id": "1", "key": WHSEC}]}
+        routes.append({"name": "hooks", "match": {"path": "/hooks"}, "inbox": inbox, "scope": "shared"})
+    every: dict[str, Any] = {
+        "outcome": {"preset": "standard"},
+        "body": {"spool_over": "1KiB"},
+        "in_flight": {"wait": "0s"},
+    }
     sink = {"name": "sink", "kind": "webhook", "url": "http://127.0.0.1:9/", "secrets": [{"id": "s", "key": WHSEC}]}
     published: dict[str, Any] = {
         "events": {
@@ -125,7 +110,7 @@ def settings(*, is_encrypted: bool, is_one_record: bool = False) -> dict[str, An
         "egress": {"https_only": False, "allow": ["127.0.0.0/8"], "ports": [9]},
     }
     return {
-        "routes": [{"outcome": outcome, "body": body, "in_flight": wait, **route} for route in routes],
+        "routes": [{**every, **route} for route in routes],
         "store": {"clear_keys": True, "journal_grace": "0s", "lease": "10s"},
         "log": {"level": "debug", "requests": "all"},
         "delivery": {"schedule": ["100ms"]},
@@ -146,16 +131,12 @@ async def search(
     async with _upstream() as upstream:
         beside = settings(is_encrypted=is_encrypted, is_one_record=is_redis)
         async with GatewayProcess(config_of(store, directory, upstream.url, **beside), directory) as gateway:
-            run = _Run(gateway, upstream, found, accepts=is_encrypted and not is_redis, publishes=not is_redis)
+            run = _Run(gateway, upstream, found, is_encrypted and not is_redis, not is_redis)
 
-            async def look(
-                when: str,
-                *,
-                place: Path = directory / "state",
-                database: str | None = postgres,
-                entries: str | None = durable if is_redis else redis,
-            ) -> None:
-                found.places[when] = await SENTINEL.found(place, database, entries)
+            async def look(when: str, place: str = "state") -> None:
+                # Nobody can ask a durable store that is away.
+                stores = (None, redis) if when == "journal" else (postgres, durable if is_redis else redis)
+                found.places[when] = await SENTINEL.found(directory / place, *stores)
 
             for begin in range(0, operations, _AT_ONCE):
                 await asyncio.gather(*(run.operation(number) for number in range(begin, begin + _AT_ONCE)))
@@ -165,7 +146,7 @@ async def search(
                 outage.begin()
                 answer.set()
                 await run.journaled()
-                await look("journal", database=None, entries=redis)
+                await look("journal")
             outage.end()
             await run.flushed()
             await run.operator()
@@ -179,25 +160,22 @@ async def search(
             gateway.terminate()
             await look("stopped")
             if postgres is None:
-                await look("store", place=directory / "store")
+                await look("store", "store")
             found.places["log"] = ["gateway.log"] if SENTINEL.is_in(gateway.log.read_bytes()) else []
     return found
 
 
+@dataclass
 class _Run:
     """The traffic of one run."""
 
-    def __init__(
-        self, gateway: GatewayProcess, upstream: RecordingUpstream, found: Found, *, accepts: bool, publishes: bool
-    ) -> None:
-        self._gateway = gateway
-        self._upstream = upstream
-        self._found = found
-        self._accepts = accepts
-        self._publishes = publishes
-        self._tasks: list[asyncio.Task[Response]] = []
-        self._hold = asyncio.Event()
-        self._holds = 0
+    gateway: GatewayProcess
+    upstream: RecordingUpstream
+    found: Found
+    accepts: bool
+    publishes: bool
+    tasks: list[asyncio.Task[Response]] = field(default_factory=list)
+    holds: int = 0
 
     async def operation(self, number: int) -> None:
         """One of the kinds of requests, with a key of its own."""
@@ -216,7 +194,7 @@ class _Run:
                 await self.send(key, "/s/bad")
             case 9:
                 await self.send(key, "/s/cut")
-            case 10 if self._accepts:
+            case 10 if self.accepts:
                 event = f"msg_{key}"
                 message = b'{"type": "made", "data": "%s"}' % _T.encode()
                 headers = list(signed("standard_webhooks", message, int(time.time()), event).items())
@@ -245,31 +223,31 @@ class _Run:
         return await self._request("POST", f"{path}/{_T}?{_T}={_T}", fields, body)
 
     async def _request(self, method: str, target: str, fields: list[tuple[str, str]], body: bytes) -> Response:
-        response = await http.request(self._gateway.port, method, target, fields, body)
-        verdict = response.header("Idempotency-Status") or str(response.status)
-        self._found.verdicts[verdict] = self._found.verdicts.get(verdict, 0) + 1
+        response = await http.request(self.gateway.port, method, target, fields, body)
+        self.found.verdicts[response.header("Idempotency-Status") or str(response.status)] += 1
         return response
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[asyncio.Event]:
         """Long requests that the service works on until the event is set."""
-        self._hold, self._holds = asyncio.Event(), self._holds + 1
-        self._upstream.on(f"/s/held/{_T}", Answer(201, headers=_HEADERS, body=_BODY, hold=self._hold))
-        before = len(self._upstream.requests)
-        self._tasks = [asyncio.create_task(self.send(key, "/s/held", _LONG)) for key in self._held_keys]
+        hold = asyncio.Event()
+        self.holds += 1
+        self.upstream.on(f"/s/held/{_T}", Answer(201, headers=_HEADERS, body=_BODY, hold=hold))
+        before = len(self.upstream.requests)
+        self.tasks = [asyncio.create_task(self.send(key, "/s/held", _LONG)) for key in self._held_keys]
         try:
-            await self._upstream.wait_for_requests(before + _HELD)
-            yield self._hold
+            await self.upstream.wait_for_requests(before + _HELD)
+            yield hold
         finally:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self.tasks, return_exceptions=True)
 
     @property
     def _held_keys(self) -> list[str]:
-        return [f"{_T}-held-{self._holds}-{number}" for number in range(_HELD)]
+        return [f"{_T}-held-{self.holds}-{number}" for number in range(_HELD)]
 
     async def journaled(self) -> None:
         """Until the outcomes of those requests are in the journal."""
-        for response in await asyncio.gather(*self._tasks):
+        for response in await asyncio.gather(*self.tasks):
             assert response.header("Idempotency-Status") == "journaled", response
 
     async def flushed(self) -> None:
@@ -285,7 +263,7 @@ class _Run:
         """An operator purges, resolves and pauses, and says why."""
         made = {
             tuple(each.values("Idempotency-Key")): each.values("Idempotency-Operation")[0].decode()
-            for each in self._upstream.requests
+            for each in self.upstream.requests
             if each.target.startswith((b"/s/ok", b"/s/cut")) and each.values("Idempotency-Operation")
         }
         some = [operation for (key, *_), operation in made.items() if key.endswith((b"-0", b"-1"))]
@@ -293,12 +271,12 @@ class _Run:
         said = ["--why", f"because {_T}", "--by", f"somebody {_T}"]
         words = [["purge", operation, *said] for operation in some]
         words += [["resolve", operation, "--never-happened", "--force", *said] for operation in cut]
-        if self._publishes:
+        if self.publishes:
             words.append(["sinks", "--suspend", "sink", *said])
-        if self._accepts:
+        if self.accepts:
             words += [["pause", "made", *said], ["resume", "made", *said]]
         for each in words:
-            assert await asyncio.to_thread(_operate, [*each, "--config", str(self._gateway.config_file)]) in (0, 1, 3)
+            assert await asyncio.to_thread(_operate, [*each, "--config", str(self.gateway.config_file)]) in (0, 1, 3)
 
 
 def _operate(words: list[str]) -> int:
@@ -334,22 +312,18 @@ def main() -> int:
     parser.add_argument("--operations", type=int, default=1000)
     parser.add_argument("--store", choices=("sqlite", "postgres", "postgres-redis", "redis"), default="sqlite")
     asked = parser.parse_args()
-    with workspace("sentinel") as directory:
+    with workspace("sentinel") as directory, ExitStack() as stack:
+        place, redis = directory / "gateway", None
         if asked.store == "sqlite":
-            return _report(LockedSqlite(directory / "store" / "operations.db"), directory, asked.operations)
-        if asked.store == "redis":
-            with redis_outage(directory / "gateway") as outage:
-                return _report(outage, directory / "gateway", asked.operations)
-        installation = PostgresInstallation(directory / "installation")
-        with ExitStack() as stack:
-            server = stack.enter_context(PostgresServer(installation, directory / "postgres").running())
-            is_fast = asked.store == "postgres-redis"
-            redis = stack.enter_context(RedisServer(directory / "redis").running()).url if is_fast else None
-            return _report(PostgresOutage(server), directory / "gateway", asked.operations, redis)
-
-
-def _report(outage: Outage, directory: Path, operations: int, redis: str | None = None) -> int:
-    found = asyncio.run(search(outage, directory, operations=operations, redis=redis))
+            outage = of_sqlite(place)
+        elif asked.store == "redis":
+            outage = stack.enter_context(of_redis(place))
+        else:
+            installation = PostgresInstallation(directory / "installation")
+            outage = of_postgres(stack.enter_context(PostgresServer(installation, directory / "postgres").running()))
+            if asked.store == "postgres-redis":
+                redis = stack.enter_context(RedisServer(directory / "redis").running()).url
+        found = asyncio.run(search(outage, place, operations=asked.operations, redis=redis))
     print(found)
     return 1 if any(found.places.values()) else 0
 

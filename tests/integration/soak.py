@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, listed_in, settle
+from tests.integration.hand import by_way_of
+from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, listed_in, settle, stop_in_order
 from tests.integration.storm_clients import PATHS, Clients, Intent
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import Deed, StormUpstream
@@ -51,7 +52,7 @@ DESCRIPTORS_MAX: Final = 8
 # The pool for what blocks (`asyncio.to_thread`) has as many threads as were ever at work at once, and keeps them.
 THREADS_MAX: Final = min(32, (os.cpu_count() or 1) + 4)
 MIB: Final = 1 << 20
-GROWTH_BYTES_MAX: Final = 8 * MIB
+GROWTH_MIB_MAX: Final = 8
 # Shorter ones say nothing of growth: the first minute fills pools and caches.
 LONG_SECONDS_MIN: Final = 120.0
 
@@ -60,7 +61,6 @@ LONG_SECONDS_MIN: Final = 120.0
 class Usage:
     """What the process holds of the machine."""
 
-    seconds: float
     rss_bytes: int
     descriptors: int
     threads: int
@@ -118,16 +118,12 @@ async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int)
     """Run one on an empty database, in this directory, which is left as it is at the end."""
     report = Report()
     async with AsyncExitStack() as stack:
-        address = urlsplit(postgres_url)
-        assert address.port is not None
-        relay = await stack.enter_async_context(Relay(address.port))
-        upstream = await stack.enter_async_context(
-            StormUpstream(random.Random(f"{seed} upstream"), slowest_seconds=min(_SLOWEST_SECONDS, seconds))
-        )
-        url = postgres_url.replace(f":{address.port}/", f":{relay.port}/")
+        relay = await stack.enter_async_context(Relay(urlsplit(postgres_url).port or 5432))
+        service = StormUpstream(random.Random(f"{seed} upstream"), slowest_seconds=min(_SLOWEST_SECONDS, seconds))
+        upstream = await stack.enter_async_context(service)
         gateway = await stack.enter_async_context(
             process(
-                {"durable": url}, directory / "gateway", upstream.url, routes=ROUTES,
+                {"durable": by_way_of(relay, postgres_url)}, directory / "gateway", upstream, routes=ROUTES,
                 # The answers held in memory fill it early: what grows afterwards is no cache.
                 store={"lease": f"{LEASE_SECONDS:g}s", "cache_bytes": "256KiB"},
                 upstream={"response_timeout": "20s", "answer_within": "15s"},
@@ -148,14 +144,11 @@ async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int)
         report.faults += judge(clients.calls, upstream.deeds, upstream.answers)
         report.faults += await _books(gateway, clients, upstream, report)
         report.numbers["in doubt"] = len(unsettled)
-        if seconds >= LONG_SECONDS_MIN:
-            await _wait_doubt_shown(gateway)
-        report.faults += await _left(gateway, before, usages, report)
-        gateway.ask_to_stop()
-        if (code := await gateway.wait_exit()) != 0:
-            report.faults.append(f"it had nothing left to do and ended with {code}:\n{gateway.output()[-2000:]}")
-        if "Traceback" in gateway.output():
-            report.faults.append(f"an error of the program, see {gateway.log}")
+        is_long = seconds >= LONG_SECONDS_MIN
+        if is_long:
+            await eventually(lambda: _is_doubt_shown(gateway), 60.0, "idempotency_in_doubt is what is in doubt")
+        report.faults += await _left(gateway, before, usages, report, is_long=is_long)
+        report.faults += await stop_in_order(gateway)
         report.words = clients.words()
         return report
 
@@ -197,10 +190,9 @@ async def _load(
 async def _send_half(port: int, key: str) -> None:
     """A request that breaks off inside its body."""
     fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1")]
-    whole = http.request_bytes("POST", "/charges", fields, BODY)
     with suppress(OSError):
         async with http.Connection(port) as connection:
-            await connection.send(whole[:-5])
+            await connection.send(http.request_bytes("POST", "/charges", fields, BODY)[:-5])
             await asyncio.sleep(0.05)
             connection.reset()
 
@@ -223,13 +215,11 @@ class Books:
     counted: Counter[str]
     seen: Counter[str]
     unanswered: int
-    exchanges: float
-    not_sent: float
+    sent: float
     requests: int
     probes: int
     claims: float
-    settlements: float
-    refused_writes: float
+    ended: float
     journaled: float
     in_journal: float
 
@@ -241,13 +231,12 @@ class Books:
             if self.counted[verdict] < self.seen[verdict]
         }
         more = self.counted.total() - self.seen.total()
-        sent = self.exchanges - self.not_sent
-        open_ = self.claims - self.settlements - self.refused_writes
+        open_ = self.claims - self.ended
         balances = {
             f"fewer responses counted than clients saw: {wrong}": not wrong,
             f"{more} responses counted that nobody saw, {self.unanswered} calls had none": more <= self.unanswered,
-            f"{sent:g} requests sent, {self.requests} and {self.probes} probes received": (
-                sent == self.requests + self.probes
+            f"{self.sent:g} requests sent, {self.requests} and {self.probes} probes received": (
+                self.sent == self.requests + self.probes
             ),
             f"{self.claims:g} claims counted, {self.requests} requests received": self.claims >= self.requests,
             # A journaled outcome that the record did without is counted nowhere when it leaves the journal.
@@ -266,83 +255,60 @@ async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstr
             counted[each.labels["verdict"]] += int(each.value)
     seen = Counter(call.verdict for call in clients.calls if call.verdict is not None)
     probes = sum(arrival.deed is Deed.ASKED for arrival in upstream.deeds.values())
+    exchanges = "idempotency_upstream_exchanges_total"
     books = Books(
         counted=counted,
         seen=seen,
         unanswered=len(clients.calls) - seen.total(),
-        exchanges=_sum(scrape, "idempotency_upstream_exchanges_total"),
-        not_sent=scrape.total("idempotency_upstream_exchanges_total", result="not_sent"),
+        sent=_sum(scrape, exchanges) - scrape.total(exchanges, result="not_sent"),
         requests=len(upstream.deeds) - probes,
         probes=probes,
         claims=_sum(scrape, "idempotency_claims_total"),
-        settlements=_sum(scrape, "idempotency_settlements_total"),
-        refused_writes=_sum(scrape, "idempotency_refused_writes_total"),
+        ended=_sum(scrape, "idempotency_settlements_total") + _sum(scrape, "idempotency_refused_writes_total"),
         journaled=_sum(scrape, "idempotency_journaled_total"),
         in_journal=_sum(scrape, "idempotency_journal_waiting") + _sum(scrape, "idempotency_journal_refused"),
     )
     report.numbers |= {
-        "calls": len(clients.calls),
         "calls without a response": books.unanswered,
-        "keys": len({(intent.path, intent.key) for intent in clients.intents}),
         "requests at the service": books.requests,
         "effects": len(upstream.effects),
-        "probes": probes,
         "takeovers": _sum(scrape, "idempotency_takeovers_total"),
         "journaled": books.journaled,
-        "journaled and done without": books.claims - books.settlements - books.refused_writes,
         "late writes": _sum(scrape, "idempotency_late_writes_total"),
-        "refused writes": books.refused_writes,
-        "lost leases": scrape.value("idempotency_lost_leases_total"),
     }
     return books.faults()
 
 
-async def _wait_doubt_shown(gateway: GatewayProcess) -> None:
-    """30: what is in doubt is in the gauge, which is taken every 15 seconds.
-
-    Probes may find out about some meanwhile.
-    """
-    shown, in_doubt = -1.0, 0
-
-    async def is_shown() -> bool:
-        nonlocal shown, in_doubt
-        in_doubt = len(await listed_in(gateway, "in_doubt"))
-        shown = _sum(await _scrape(gateway), "idempotency_in_doubt")
-        return shown == in_doubt
-
-    try:
-        await eventually(is_shown, 60.0)
-    except AssertionError:
-        raise AssertionError(f"idempotency_in_doubt is {shown:g}, and {in_doubt} are in doubt") from None
+async def _is_doubt_shown(gateway: GatewayProcess) -> bool:
+    """30: what is in doubt is in the gauge, taken every 15 seconds; probes may find out about some meanwhile."""
+    in_doubt = len(await listed_in(gateway, "in_doubt"))
+    return _sum(await _scrape(gateway), "idempotency_in_doubt") == in_doubt
 
 
-async def _left(gateway: GatewayProcess, before: Usage, usages: list[Usage], report: Report) -> list[str]:
+async def _left(
+    gateway: GatewayProcess, before: Usage, usages: list[Usage], report: Report, *, is_long: bool
+) -> list[str]:
     """36: nothing is left of it: no connection, no thread, and no memory that grows with what was done."""
     quarter = len(usages) // 4
     early, late = usages[quarter : 2 * quarter], usages[3 * quarter :]
-    memory_early, memory_late = (statistics.median(each.rss_bytes for each in some) for some in (early, late))
+    memory_early, memory_late = (statistics.median(each.rss_bytes for each in some) / MIB for some in (early, late))
     await eventually(
         lambda: _usage(gateway).descriptors <= before.descriptors + DESCRIPTORS_MAX,
         what=f"no more than {before.descriptors} + {DESCRIPTORS_MAX} descriptors",
     )
     after = _usage(gateway)
     report.numbers |= {
-        "descriptors before": before.descriptors,
         "descriptors at most": max(each.descriptors for each in usages),
         "descriptors after": after.descriptors,
-        "threads before": before.threads,
         "threads after": after.threads,
-        "memory at the start (MiB)": round(before.rss_bytes / MIB, 1),
-        "memory in the second quarter (MiB)": round(memory_early / MIB, 1),
-        "memory in the last quarter (MiB)": round(memory_late / MIB, 1),
+        "memory in the second quarter (MiB)": round(memory_early, 1),
+        "memory in the last quarter (MiB)": round(memory_late, 1),
     }
     found = []
-    is_long = usages[-1].seconds - usages[0].seconds >= LONG_SECONDS_MIN
     if after.threads > before.threads + THREADS_MAX:
         found.append(f"{after.threads} threads are left, {before.threads} there were")
-    growth_bytes = memory_late - memory_early
-    if is_long and growth_bytes > GROWTH_BYTES_MAX:
-        found.append(f"memory grew by {growth_bytes / MIB:.1f} MiB between the second and the last quarter")
+    if is_long and memory_late - memory_early > GROWTH_MIB_MAX:
+        found.append(f"memory grew by {memory_late - memory_early:.1f} MiB between the second and the last quarter")
     return found
 
 
@@ -357,9 +323,8 @@ def _sum(scrape: Scrape, name: str) -> float:
 def _usage(gateway: GatewayProcess) -> Usage:
     directory = Path("/proc") / str(gateway.pid)
     pages = int((directory / "statm").read_text().split()[1])
-    threads = len(list((directory / "task").iterdir()))
-    descriptors = len(list((directory / "fd").iterdir()))
-    return Usage(time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
+    threads, descriptors = (len(list((directory / each).iterdir())) for each in ("task", "fd"))
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
 
 
 async def _run(directory: Path, store: dict[str, Any], *, seconds: float, seed: int) -> Report:

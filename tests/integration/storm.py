@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
 import sys
 import time
 from collections import Counter
@@ -49,7 +48,6 @@ PATIENCE_SECONDS: Final = dict(
     zip(PATHS, (2 * LEASE_SECONDS, 2 * LEASE_SECONDS + GRACE_SECONDS + 3, 60.0), strict=True)
 )
 _SETTLERS: Final = 32
-_REPORT_SECONDS: Final = 30.0
 _PROBE: Final = {
     "path": "/transfers?operation={operation_id}",
     "done": [{"status": [200]}],
@@ -164,14 +162,16 @@ async def _crash_store_amid(world: World, source: random.Random) -> None:
     await _back_after(world, source.uniform(4.0, 5.0))
 
 
-async def _freeze_store(world: World, source: random.Random) -> None:
-    await _freeze_server(world.durable, source)
-
-
-async def _freeze_server(server: PostgresServer | RedisServer, source: random.Random) -> None:
+async def _freeze_store(world: World, source: random.Random, *, is_fast: bool = False) -> None:
+    server = world.redis if is_fast else world.durable
+    assert server is not None
     server.pause()
     await asyncio.sleep(source.uniform(0.5, 4.0))
     server.resume()
+
+
+async def _freeze_redis(world: World, source: random.Random) -> None:
+    await _freeze_store(world, source, is_fast=True)
 
 
 async def _kill_redis(world: World, source: random.Random) -> None:
@@ -179,11 +179,6 @@ async def _kill_redis(world: World, source: random.Random) -> None:
     world.redis.kill()
     await asyncio.sleep(source.uniform(0.0, 3.0))
     world.redis.start()
-
-
-async def _freeze_redis(world: World, source: random.Random) -> None:
-    assert world.redis is not None
-    await _freeze_server(world.redis, source)
 
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
@@ -206,23 +201,21 @@ async def trouble(world: World, deeds: Sequence[Deed], source: random.Random, un
         deed = source.choice(deeds)
 
 
-async def _tell(clients: Clients, world: World) -> None:
-    while True:
-        await asyncio.sleep(_REPORT_SECONDS)
-        print(f"... {len(clients.calls)} calls, {world.done.total()} faults", flush=True)
-
-
 async def storm(
     directory: Path, installation: PostgresInstallation, *, seconds: float, seed: int, dialect: str = "postgres"
 ) -> Verdict:
     """Run one in this directory, which is left as it is at the end."""
     async with AsyncExitStack() as stack:
-        durable, redis = _stores(installation, directory, dialect)
-        durable.start()
-        stack.callback(durable.crash)
-        if redis is not None:
+        durable: PostgresServer | DurableRedis
+        redis = None
+        if dialect == REDIS:
+            durable = DurableRedis(directory / "redis", append_only=True, options=GATEWAY_USER)
+        else:
+            durable, redis = PostgresServer(installation, directory / "pg"), RedisServer(directory / "redis")
             redis.start()
             stack.callback(redis.kill)
+        durable.start()
+        stack.callback(durable.crash)
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
         configs = [(storm_config(durable, redis, upstream, place, dialect), place) for place in places]
@@ -233,24 +226,22 @@ async def storm(
         unsettled, faults = await settle(world.gateways, clients, PATIENCE_SECONDS)
         faults += await compare_with_list(world.gateways[0], clients, unsettled)
         for gateway in world.gateways:
-            gateway.ask_to_stop()
-            if (code := await gateway.wait_exit()) != 0:
-                faults.append(f"a gateway that had nothing left to do ended with {code}:\n{gateway.output()[-2000:]}")
-            if "Traceback" in gateway.output():
-                faults.append(f"an error of the program, see {gateway.log}")
+            faults += await stop_in_order(gateway)
         faults += judge(clients.calls, upstream.deeds, upstream.answers, world.was_superseded)
         keys = {(intent.path, intent.key) for intent in clients.intents}
         found = clients.words(), world.done, len(upstream.effects), len(keys), len(unsettled)
         return Verdict(*found, faults=faults)
 
 
-def _stores(
-    installation: PostgresInstallation, directory: Path, dialect: str
-) -> tuple[PostgresServer | DurableRedis, RedisServer | None]:
-    """The durable store, and the fast tier before it."""
-    if dialect == REDIS:
-        return DurableRedis(directory / "redis", append_only=True, options=GATEWAY_USER), None
-    return PostgresServer(installation, directory / "pg"), RedisServer(directory / "redis")
+async def stop_in_order(gateway: GatewayProcess) -> list[str]:
+    """End one that has nothing left to do, and say what was wrong with it."""
+    gateway.ask_to_stop()
+    faults = []
+    if (code := await gateway.wait_exit()) != 0:
+        faults.append(f"a gateway that had nothing left to do ended with {code}:\n{gateway.output()[-2000:]}")
+    if "Traceback" in gateway.output():
+        faults.append(f"an error of the program, see {gateway.log}")
+    return faults
 
 
 def storm_config(
@@ -278,23 +269,17 @@ def storm_config(
 async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> None:
     """Clients and faults, side by side; at the end everything works again."""
     until = time.monotonic() + seconds
-    telling = asyncio.create_task(_tell(clients, world))
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(clients.run(CLIENTS))
-            async with asyncio.TaskGroup() as troubles:
-                to_stores = _TO_DURABLE if world.redis is None else TO_STORES
-                for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", to_stores)):
-                    troubles.create_task(trouble(world, deeds, random.Random(f"{seed} {name}"), until))
-            # Once more when nothing else is wrong: then no gateway dies over what it has yet to journal.
-            await wait_stores(world)
-            await _crash_store_amid(world, random.Random(f"{seed} last"))
-            world.done["crash store amid"] += 1
-            clients.is_over = True
-    finally:
-        telling.cancel()
-        with suppress(asyncio.CancelledError):
-            await telling
+    async with asyncio.TaskGroup() as group:
+        group.create_task(clients.run(CLIENTS))
+        async with asyncio.TaskGroup() as troubles:
+            to_stores = _TO_DURABLE if world.redis is None else TO_STORES
+            for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", to_stores)):
+                troubles.create_task(trouble(world, deeds, random.Random(f"{seed} {name}"), until))
+        # Once more when nothing else is wrong: then no gateway dies over what it has yet to journal.
+        await wait_stores(world)
+        await _crash_store_amid(world, random.Random(f"{seed} last"))
+        world.done["crash store amid"] += 1
+        clients.is_over = True
     await wait_stores(world)
 
 
@@ -361,31 +346,23 @@ async def _settle_key(
 
 async def compare_with_list(gateway: GatewayProcess, clients: Clients, in_doubt: dict[str, Call]) -> list[str]:
     """Whether operators are shown exactly what clients hear is in doubt, and nothing is claimed by nobody."""
-    states = ("in_doubt", "claimed")
-    lists = await asyncio.gather(*[listed_in(gateway, state) for state in states])
-    listed = dict(zip(states, lists, strict=True))
-    faults = []
+    listed = {state: await listed_in(gateway, state) for state in ("in_doubt", "claimed")}
+    faults = [f"{each} is listed as in doubt and was answered" for each in listed["in_doubt"] - in_doubt.keys()]
+    faults += [f"{each} is claimed by nobody" for each in listed["claimed"]]
     for operation in in_doubt.keys() - listed["in_doubt"]:
         last = in_doubt[operation]
         # Somebody may have found out just now.
-        call = await clients.call(Intent(last.path, last.key, last.body), gateway)
-        if call.verdict == "in-doubt":
+        if (await clients.call(Intent(last.path, last.key, last.body), gateway)).verdict == "in-doubt":
             faults.append(f"{operation} is in doubt and not listed")
-    faults += [f"{each} is listed as in doubt and was answered" for each in listed["in_doubt"] - in_doubt.keys()]
-    faults += [f"{each} is claimed by nobody" for each in listed["claimed"]]
     return faults
 
 
 async def listed_in(gateway: GatewayProcess, state: str) -> set[str]:
     """The operations that an operator is shown."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", "inspect", "--list", "--state", state, "--limit", "100000",
-        "--format", "jsonl", "--config", str(gateway.config_file),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output
-    return {json.loads(line)["operation_id"] for line in output.splitlines()}
+    asked = ("--list", "--state", state, "--limit", "100000", "--format", "jsonl")
+    code, output = await gateway.command("inspect", *asked)
+    assert code == 0, output
+    return {json.loads(line)["operation_id"] for line in output.splitlines() if line.startswith("{")}
 
 
 def main() -> int:
@@ -393,26 +370,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run a storm of faults over real processes and judge its history.")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the faults go on")
     parser.add_argument("--seed", type=int, default=1, help="who does what")
-    parser.add_argument(
-        "--dialect",
-        default="postgres",
-        choices=("postgres", "portable", REDIS),
-        help="of the durable store, or what it is",
-    )
-    parser.add_argument("--keep", type=Path, help="keep the logs in this directory")
-    asked = parser.parse_args()
+    parser.add_argument("--dialect", default="postgres", choices=("postgres", "portable", REDIS), help="what remembers")
+    asked = vars(parser.parse_args())
     with workspace("storm") as directory:
-        installation = PostgresInstallation(directory / "postgres")
-        try:
-            verdict = asyncio.run(
-                storm(directory, installation, seconds=asked.seconds, seed=asked.seed, dialect=asked.dialect)
-            )
-        finally:
-            if asked.keep is not None:
-                for log in directory.glob("*/*.log"):
-                    target = asked.keep / log.parent.name
-                    target.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(log, target)
+        verdict = asyncio.run(storm(directory, PostgresInstallation(directory / "postgres"), **asked))
     print(verdict)
     return 1 if verdict.faults else 0
 

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.support import http
@@ -117,11 +117,9 @@ class Clients:
         )  # fmt: skip
         call = Call(number, intent.path, intent.key, intent.body, begin, time.monotonic(), gateway=gateway.port)
         if response is not None:
-            call = Call(
-                number, intent.path, intent.key, intent.body, begin, call.end, response.status,
-                response.header("Idempotency-Status"), nonce_of(response), response.body, _operation_of(response),
-                gateway.port,
-            )  # fmt: skip
+            verdict, nonce = response.header("Idempotency-Status"), nonce_of(response)
+            got = {"status": response.status, "verdict": verdict, "nonce": nonce, "answer": response.body}
+            call = replace(call, operation=_operation_of(response), **got)
         self.calls.append(call)
         return call
 

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -84,24 +84,24 @@ class StormUpstream(RecordingUpstream):
         good = Answer(201, "Created", body=body, effect=deed is Deed.DONE)
         if self._gate is not None:
             self.held += 1
-            return deed, Answer(201, "Created", body=body, effect=good.effect, hold=self._gate)
+            return deed, replace(good, hold=self._gate)
         luck = 0.0 if self.is_calm else self._source.random()
         if luck < 0.70:
             return deed, good
         hold = _in(self._source.uniform(0.0, 0.5) if luck < 0.90 else self._slowest_seconds)
         if luck < 0.80:
-            return deed, Answer(201, "Created", body=body, effect=good.effect, hold=hold)
+            return deed, replace(good, hold=hold)
         cut = self._source.randrange(0, 60)
         ending = self._source.choice((Ending.CLOSE, Ending.RESET))
         if luck < 0.84:
-            return deed, Answer(201, "Created", body=body, effect=good.effect, bytes_max=cut, ending=ending)
+            return deed, replace(good, bytes_max=cut, ending=ending)
         nothing = deed if deed is Deed.REPEATED else Deed.LOST
         if luck < 0.86:
             return nothing, Answer(201, body=body, effect=False, bytes_max=cut, ending=ending)
         if luck < 0.93:
             refused = deed if deed is Deed.REPEATED else Deed.REFUSED
             return refused, Answer(503, "Service Unavailable", body=b"later", effect=False)
-        return deed, Answer(201, "Created", body=body, effect=good.effect, hold=hold)
+        return deed, replace(good, hold=hold)
 
     def _told(self, operation: str) -> Answer:
         headers = (("Content-Type", "application/json"),)

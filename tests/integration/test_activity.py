@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.integration.hand import OPERATOR, operated
 from tests.support import http
-from tests.support.fleet import config_of, gateways, send
+from tests.support.fleet import config_of, gateways, process, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of, stores
+from tests.support.house import sqlite_store, status_of, stores
 from tests.support.ports import free_port
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
-TOKEN = "0123456789abcdef"
 MANY = 12
 
 
@@ -21,7 +21,7 @@ store = stores("sqlite", full=["postgres"])
 
 
 async def activity(port: int) -> dict[str, Any]:
-    response = await http.request(port, "GET", "/activity", [("Authorization", f"Bearer {TOKEN}")])
+    response = await http.request(port, "GET", "/activity", OPERATOR[:1])
     assert response.status == 200, response.body
     found: dict[str, Any] = response.json()
     return found
@@ -34,40 +34,36 @@ def summed(document: dict[str, Any], kind: str) -> Counter[str]:
     return found
 
 
-async def test_the_numbers_are_those_of_the_callers(store: dict[str, Any], tmp_path: Path) -> None:
+async def test_the_numbers_are_those_of_the_callers(
+    store: dict[str, Any], tmp_path: Path, upstream: RecordingUpstream
+) -> None:
     """Two gateways of two workers each; one is restarted, the other is reloaded. Nothing is lost and nothing twice."""
-    ports = [free_port(), free_port()]
-    seen = Counter[str]()
+    port, seen = free_port(), Counter[str]()
 
     async def call(gateway: GatewayProcess, keys: range) -> None:
         for key in keys:
-            _, verdict = status_of(await send(gateway.port, f"key-{key}"))
-            seen[str(verdict)] += 1
+            seen[str(status_of(await send(gateway.port, f"key-{key}"))[1])] += 1
 
-    async with RecordingUpstream() as upstream:
-        upstream.on("/charges", Answer(201))
-        admins = [{"listen": f"127.0.0.1:{port}", "token": TOKEN} for port in ports]
-        configs = [
-            config_of(store, tmp_path / str(each), upstream.url, workers=2, admin=admin)
-            for each, admin in enumerate(admins)
-        ]
-        async with gateways(*((config, tmp_path / str(each)) for each, config in enumerate(configs))) as (one, other):
-            await call(one, range(MANY))
-            await call(other, range(MANY // 2, 2 * MANY))
-            assert one.terminate() == 0
-            await one.start()
-            await call(one, range(MANY))
-            text = other.config_file.read_text()
-            assert "drain_timeout: 5s" in text
-            other.config_file.write_text(text.replace("drain_timeout: 5s", "drain_timeout: 6s"))
-            code, said = await other.command("reload")
-            assert code == 0, said
-            await call(other, range(2 * MANY, 3 * MANY))
-            # What its second worker counted since the last minute is on its way with it.
-            assert other.terminate() == 0
-            assert one.terminate() == 0
-            await one.start()
-            document = await activity(ports[0])
+    configs = {name: config_of(store, tmp_path / name, upstream.url, workers=2) for name in ("one", "other")}
+    configs["one"] |= operated(port)
+    async with gateways(*((config, tmp_path / name) for name, config in configs.items())) as (one, other):
+        await call(one, range(MANY))
+        await call(one, range(MANY))
+        await call(other, range(MANY // 2, 2 * MANY))
+        assert one.terminate() == 0
+        await one.start()
+        await call(one, range(MANY))
+        text = other.config_file.read_text()
+        assert "drain_timeout: 5s" in text
+        other.config_file.write_text(text.replace("drain_timeout: 5s", "drain_timeout: 6s"))
+        code, said = await other.command("reload")
+        assert code == 0, said
+        await call(other, range(2 * MANY, 3 * MANY))
+        # What its second worker counted since the last minute is on its way with it.
+        assert other.terminate() == 0
+        assert one.terminate() == 0
+        await one.start()
+        document = await activity(port)
     assert summed(document, "verdict") == seen
     assert summed(document, "route") == {"charge": sum(seen.values())}
     assert seen["stored"] == summed(document, "service").total() == 3 * MANY
@@ -77,18 +73,14 @@ async def test_the_numbers_are_those_of_the_callers(store: dict[str, Any], tmp_p
     assert document["buckets"][0] == {"at_seconds": document["buckets"][0]["at_seconds"], "is_gap": True}
 
 
-async def test_a_killed_gateway_goes_on(tmp_path: Path) -> None:
+async def test_a_killed_gateway_goes_on(tmp_path: Path, upstream: RecordingUpstream) -> None:
     """What it did not save is a gap, and its successor counts from nothing."""
     port = free_port()
-    async with RecordingUpstream() as upstream:
-        upstream.on("/charges", Answer(201))
-        admin = {"listen": f"127.0.0.1:{port}", "token": TOKEN}
-        config = config_of({"durable": f"sqlite://{tmp_path}/s/o.db"}, tmp_path, upstream.url, admin=admin)
-        async with GatewayProcess(config, tmp_path) as gateway:
-            await send(gateway.port, "k1")
-            gateway.kill()
-            await gateway.start()
-            await send(gateway.port, "k1")
-            assert gateway.terminate() == 0
-            await gateway.start()
-            assert summed(await activity(port), "verdict") == {"replayed": 1}
+    async with process(sqlite_store(tmp_path), tmp_path, upstream, **operated(port)) as gateway:
+        await send(gateway.port, "k1")
+        gateway.kill()
+        await gateway.start()
+        await send(gateway.port, "k1")
+        assert gateway.terminate() == 0
+        await gateway.start()
+        assert summed(await activity(port), "verdict") == {"replayed": 1}

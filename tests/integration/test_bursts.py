@@ -14,7 +14,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet import process, send
 from tests.support.full_service import FullService, answer
 from tests.support.house import BODY, sqlite_store, status_of, stores
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
 COUNT = 1_500
 OTHERS = 40
@@ -30,11 +30,12 @@ async def done(*callers: Callers) -> list[Counter[str]]:
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
-async def test_a_burst_under_one_key(store: dict[str, Any], tmp_path: Path, workers: int) -> None:
+async def test_a_burst_under_one_key(
+    store: dict[str, Any], tmp_path: Path, upstream: RecordingUpstream, workers: int
+) -> None:
     """It is executed once; of the others each gets that response, or is told to wait. All other keys are executed,
     as well those that come on connections of their own as those on kept ones."""
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, workers=workers) as gateway:
-        upstream.on("/charges", Answer(201))
+    async with process(store, tmp_path, upstream, workers=workers) as gateway:
         burst = at_once(gateway.port, [request_bytes("burst")], COUNT)
         others = [
             one_by_one(gateway.port, [request_bytes(f"{keeps}-{number}") for number in range(OTHERS)], keeps=keeps)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.integration.hand import begin
 from tests.support import fleet
 from tests.support.eventually import eventually
 from tests.support.fleet import process
@@ -34,18 +35,11 @@ async def frozen(gateway: GatewayProcess, happens: Callable[[], object], seconds
     gateway.resume()
 
 
-async def test_a_response(tmp_path: Path) -> None:
+async def test_a_response(tmp_path: Path, upstream: RecordingUpstream) -> None:
     """A response that came in time is recorded, although nobody looked until the time was over."""
-    async with (
-        RecordingUpstream() as upstream,
-        process(
-            sqlite_store(tmp_path), tmp_path, upstream.url, upstream={"response_timeout": f"{SECONDS}s"}
-        ) as gateway,
-    ):
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        sent = asyncio.create_task(send(gateway))
-        await upstream.wait_for_requests(1)
+    changes = {"upstream": {"response_timeout": f"{SECONDS}s"}}
+    async with process(sqlite_store(tmp_path), tmp_path, upstream, **changes) as gateway:
+        sent, hold = await begin(gateway, upstream)
         await frozen(gateway, hold.set)
         assert status_of(await sent) == (201, "stored")
         assert status_of(await send(gateway)) == (201, "replayed")
@@ -66,32 +60,29 @@ async def test_a_connection(tmp_path: Path) -> None:
                 assert status_of(await sent) == (201, "stored")
 
 
-async def test_the_store(tmp_path: Path, own_postgres: PostgresServer) -> None:
+async def test_the_store(tmp_path: Path, own_postgres: PostgresServer, upstream: RecordingUpstream) -> None:
     """A claim that the store granted in time is granted, although nobody looked until the time was over."""
-    store = {"durable": await own_postgres.new_database()}
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
-        upstream.on("/charges", Answer(201))
+    async with process({"durable": await own_postgres.new_database()}, tmp_path, upstream) as gateway:
+
+        async def is_in_flight() -> bool:
+            return await gateway.metric('idempotency_in_flight{route="charge"}', 0.0) == 1
+
         own_postgres.pause()
         sent = asyncio.create_task(send(gateway))
-        await eventually(lambda: _is_in_flight(gateway), what="it claims")
+        await eventually(is_in_flight, what="it claims")
         await frozen(gateway, own_postgres.resume, 4)
         assert status_of(await sent) == (201, "stored")
         assert len(upstream.requests) == 1
 
 
-async def test_the_authorization_service(tmp_path: Path) -> None:
+async def test_the_authorization_service(tmp_path: Path, upstream: RecordingUpstream) -> None:
     """A decision that came in time is heard, although nobody looked until the time was over."""
-    async with RecordingUpstream() as upstream, RecordingUpstream() as authorization:
+    async with RecordingUpstream() as authorization:
         route = {"authorize": {"forward_auth": {"url": f"{authorization.url}/", "timeout": f"{SECONDS}s"}}}
-        async with process(sqlite_store(tmp_path), tmp_path, upstream.url, route=route) as gateway:
+        async with process(sqlite_store(tmp_path), tmp_path, upstream, route=route) as gateway:
             hold = asyncio.Event()
             authorization.on(None, Answer(200, hold=hold))
-            upstream.on("/charges", Answer(201))
             sent = asyncio.create_task(send(gateway))
             await authorization.wait_for_requests(1)
             await frozen(gateway, hold.set)
             assert status_of(await sent) == (201, "stored")
-
-
-async def _is_in_flight(gateway: GatewayProcess) -> bool:
-    return await gateway.metric('idempotency_in_flight{route="charge"}', 0.0) == 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
-from tests.support import http
+from tests.integration.hand import begin
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, process, send
 from tests.support.gateway import GatewayProcess
@@ -30,44 +27,43 @@ async def history(gateway: GatewayProcess, operation_id: str) -> list[str]:
     return [line.partition("Z ")[2] for line in text.splitlines() if line.startswith("history ")]
 
 
-async def test_claimed_doubted_probed_taken_over_and_resolved(store: dict[str, Any], tmp_path: Path) -> None:
+async def test_claimed_doubted_probed_taken_over_and_resolved(
+    store: dict[str, Any], tmp_path: Path, upstream: RecordingUpstream
+) -> None:
     """Through two gateways, one of them killed: each attempt, each probe and the resolution, by whom, and what came."""
-    probing, resending = {"recovery": {"probe": _PROBE}}, {"recovery": "resend"}
-    async with RecordingUpstream() as upstream:
-        upstream.on("/charges", Answer(hold=asyncio.Event()), Answer(bytes_max=0, ending=Ending.CLOSE))
-        upstream.on(None, Answer(500))
-        async with process(store, tmp_path / "a", upstream.url, route=probing, store=_STORE) as one:
-            request = asyncio.create_task(send(one.port, "k1"))
-            await upstream.wait_for_requests(1)
-            one.kill()
-            with pytest.raises(http.NoAnswerError):
-                await request
-        async with process(store, tmp_path / "b", upstream.url, route=probing, store=_STORE) as two:
+    upstream.on(None, Answer(500))
+    probing: Any = {"recovery": {"probe": _PROBE}}
+    async with process(store, tmp_path / "a", upstream, route=probing, store=_STORE) as one:
+        request, _ = await begin(one, upstream)
+        upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
+        one.kill()
+        assert await request is None
+    async with process(store, tmp_path / "b", upstream, route=probing, store=_STORE) as two:
 
-            async def operation_in_doubt() -> str | None:
-                response = await send(two.port, "k1", headers=NOW)
-                return response.json()["operation_id"] if status_of(response) == (409, "in-doubt") else None
+        async def operation_in_doubt() -> str | None:
+            response = await send(two.port, "k1", headers=NOW)
+            return response.json()["operation_id"] if status_of(response) == (409, "in-doubt") else None
 
-            operation_id = await eventually(operation_in_doubt, deadline_seconds=30)
+        operation_id = await eventually(operation_in_doubt, deadline_seconds=30)
 
-            async def probed() -> bool:
-                return any(each.startswith("asked the service") for each in await history(two, operation_id))
+        async def probed() -> bool:
+            return any(each.startswith("asked the service") for each in await history(two, operation_id))
 
-            await eventually(probed, deadline_seconds=30)
-        async with process(store, tmp_path / "b", upstream.url, route=resending, store=_STORE) as two:
+        await eventually(probed, deadline_seconds=30)
+    async with process(store, tmp_path / "b", upstream, route={"recovery": "resend"}, store=_STORE) as two:
 
-            async def taken_over() -> bool:
-                assert status_of(await send(two.port, "k1"))[1] == "in-doubt"
-                return [each.method for each in upstream.requests].count("POST") == 2
+        async def taken_over() -> bool:
+            assert status_of(await send(two.port, "k1"))[1] == "in-doubt"
+            return [each.method for each in upstream.requests].count("POST") == 2
 
-            await eventually(taken_over, deadline_seconds=30)
-            saved = tmp_path / "saved.http"
-            saved.write_text(_SAVED)
-            resolve = ("resolve", operation_id, "--completed", str(saved), "--why", "found in the ledger")
-            code, text = await two.command(*resolve, "--by", "alice")
-            assert code == 0, text
-            assert status_of(await send(two.port, "k1")) == (201, "recovered")
-            told = await history(two, operation_id)
+        await eventually(taken_over, deadline_seconds=30)
+        saved = tmp_path / "saved.http"
+        saved.write_text(_SAVED)
+        resolve = ("resolve", operation_id, "--completed", str(saved), "--why", "found in the ledger")
+        code, text = await two.command(*resolve, "--by", "alice")
+        assert code == 0, text
+        assert status_of(await send(two.port, "k1")) == (201, "recovered")
+        told = await history(two, operation_id)
     lapsed, *probes, again, resolved = told
     assert lapsed.startswith("sent: POST, token ")
     assert "; its lease ended, in doubt after 3.0 s" in lapsed

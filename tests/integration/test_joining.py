@@ -53,25 +53,9 @@ async def url(
         standby.crash()
 
 
-@pytest.fixture
-async def upstream() -> AsyncIterator[RecordingUpstream]:
-    async with RecordingUpstream() as upstream:
-        upstream.on("/charges", Answer(201))
-        yield upstream
-
-
-async def started(gateway: GatewayProcess) -> None:
-    """Launch it, and return when it has met its store and listens."""
-
-    async def listens() -> bool:
-        try:
-            parts = (await gateway.status("/readyz")).json()["parts"]
-            return bool(parts["listener"] == "up")
-        except OSError:
-            return False
-
-    gateway.launch()
-    await eventually(listens, 60.0, "it listens")
+def why_down(ready: http.Response) -> str:
+    """Why the durable store grants nothing."""
+    return str(ready.json()["parts"].get("why", {}).get("durable", ""))
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
@@ -80,7 +64,7 @@ async def test_only_what_needs_a_grant_waits(
 ) -> None:
     """Keys that have a record are answered from it; new ones get 503 and run nothing; other traffic passes. Until it
     grants, the gateway is not ready, and says why."""
-    async with process({"durable": own_postgres.url}, tmp_path / "before", upstream.url) as before:
+    async with process({"durable": own_postgres.url}, tmp_path / "before", upstream) as before:
         assert status_of(await send(before.port, "known")) == (201, "stored")
         upstream.on("/charges", Answer(502))
         assert status_of(await send(before.port, "doubtful")) == (502, "in-doubt")
@@ -89,11 +73,19 @@ async def test_only_what_needs_a_grant_waits(
     store = {"probation": LONG}
     config = config_of({"durable": url}, tmp_path / "after", upstream.url, store=store, workers=workers)
     gateway = GatewayProcess(config, tmp_path / "after")
+
+    async def listens() -> bool:
+        try:
+            return bool((await gateway.status("/readyz")).json()["parts"]["listener"] == "up")
+        except OSError:
+            return False
+
     try:
-        await started(gateway)
+        gateway.launch()
+        await eventually(listens, 60.0, "it has met its store and listens")
         ready = await gateway.status("/readyz")
         assert (ready.status, ready.json()["parts"]["durable"]) == (503, "down")
-        assert "standbys have surely received" in ready.json()["parts"]["why"]["durable"]
+        assert "standbys have surely received" in why_down(ready)
         assert (await gateway.status("/livez")).status == 200
         for _ in range(2):
             assert status_of(await send(gateway.port, "known")) == (201, "replayed")
@@ -113,8 +105,7 @@ async def test_only_what_needs_a_grant_waits(
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_once_it_is_ready_it_grants(tmp_path: Path, url: str, upstream: RecordingUpstream, workers: int) -> None:
     """Whoever sends requests only to gateways that are ready sees no refusal."""
-    config = config_of({"durable": url}, tmp_path, upstream.url, store={"probation": SHORT}, workers=workers)
-    async with GatewayProcess(config, tmp_path) as gateway:
+    async with process({"durable": url}, tmp_path, upstream, store={"probation": SHORT}, workers=workers) as gateway:
         for number in range(8):
             assert status_of(await send(gateway.port, f"new-{number}")) == (201, "stored")
         assert (await gateway.status("/readyz?require=store")).status == 200
@@ -126,11 +117,11 @@ async def test_a_store_that_grants_to_nobody_stops_no_other_traffic(
     """Without the standby that is required there is no end to wait for: the gateway is ready, but not with its
     store."""
     settings = {"synchronous": "require"}
-    async with process({"durable": own_postgres.url}, tmp_path, upstream.url, store=settings) as gateway:
+    async with process({"durable": own_postgres.url}, tmp_path, upstream, store=settings) as gateway:
         assert status_of(await send(gateway.port, "new")) == (503, "store-unavailable")
         needing = await gateway.status("/readyz?require=store")
         assert needing.status == 503
-        assert "no synchronous standby" in needing.json()["parts"]["why"]["durable"]
+        assert "no synchronous standby" in why_down(needing)
         assert (await http.request(gateway.port, "GET", "/charges")).status == 201
 
 
@@ -145,8 +136,7 @@ async def test_a_store_that_comes_later_takes_readiness_from_nobody(
             own_postgres.start()
 
             async def waits() -> bool:
-                why = (await gateway.status("/readyz")).json()["parts"].get("why", {})
-                return "standbys have surely received" in str(why.get("durable", ""))
+                return "standbys have surely received" in why_down(await gateway.status("/readyz"))
 
             await eventually(waits, 30.0, "it has met its store")
             assert (await gateway.status("/readyz")).status == 200
@@ -174,7 +164,7 @@ async def test_silent_sentinels_hold_up_no_start(
             assert status_of(await send(gateway.port, "new")) == (201, "stored")
 
             async def is_found() -> bool:
-                parts = (await gateway.status("/readyz")).json()["parts"]
-                return bool(parts["fast"] == ("up" if others == "three-that-reply" else "down"))
+                expected = "up" if others == "three-that-reply" else "down"
+                return bool((await gateway.status("/readyz")).json()["parts"]["fast"] == expected)
 
             await eventually(is_found, 20.0, "Redis is found by those who reply")

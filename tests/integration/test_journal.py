@@ -1,36 +1,91 @@
-"""Real gateways whose durable store dies at the worst moment: the answer is given, kept on the disk, and recorded."""
+"""Real gateways whose durable store dies or refuses a write at the worst moment: the answer is given, kept on the disk,
+told to whoever repeats at this host, and recorded. No operator is told less than the journal knows."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import apsw
-import asyncpg
 import pytest
 
-from tests.support import http
+from gateway import EXIT_WORK_LEFT
+from tests.integration.hand import OPERATOR, begin, operated
+from tests.support import fleet, http
+from tests.support.accepting import SECRETS
 from tests.support.eventually import eventually
-from tests.support.fleet import process
+from tests.support.fleet import calling, key_of, process
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, JSON, status_of
+from tests.support.house import BODY, sqlite_store, status_of, store_section
 from tests.support.http import Response
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
+from tests.support.quota import LONG_BYTES, Quota, quota_of
 from tests.support.upstream import Answer, RecordingUpstream
 
-EXIT_WORK_LEFT = 3
 LOCK_MILLISECONDS = 10_000
+LEASE_SECONDS = 3
+LEASE = {"lease": f"{LEASE_SECONDS}s"}
+LONG = Answer(201, body=b"charged" * LONG_BYTES)
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A durable store that can be taken away and given back; `section` is the `store` section for it."""
+
+    section: dict[str, Any]
+    begin: Callable[[], None]
+    end: Callable[[], None]
+
+
+def of_postgres(server: PostgresServer) -> Outage:
+    return Outage({"durable": server.url}, server.crash, server.start)
+
+
+def of_sqlite(directory: Path) -> Outage:
+    """Another process has locked the file."""
+    others: list[apsw.Connection] = []
+
+    def lock() -> None:
+        others.append(apsw.Connection(str(directory / "store" / "operations.db")))
+        # The gateway may be writing at this moment.
+        others[0].set_busy_timeout(LOCK_MILLISECONDS)
+        others[0].execute("BEGIN IMMEDIATE")
+
+    return Outage(sqlite_store(directory), lock, lambda: others.pop().close())
+
+
+@pytest.fixture(params=["postgres", pytest.param("frozen-postgres", marks=pytest.mark.full), "sqlite"])
+def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Outage:
+    if request.param == "sqlite":
+        return of_sqlite(tmp_path)
+    server: PostgresServer = request.getfixturevalue("own_postgres")
+    if request.param == "postgres":
+        return of_postgres(server)
+    # It takes connections and says nothing.
+    return Outage({"durable": server.url}, server.pause, server.resume)
+
+
+@pytest.fixture
+def gone(own_postgres: PostgresServer) -> Outage:
+    return of_postgres(own_postgres)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
+def quota(request: pytest.FixtureRequest, tmp_path: Path) -> Quota:
+    return quota_of({**store_section(request, tmp_path), **LEASE})
 
 
 async def send(gateway: GatewayProcess, key: str = "k1", body: bytes = BODY, prefer: str = "wait=0") -> Response:
     """A request as a well-behaved client sends it."""
-    fields = [JSON, ("Idempotency-Key", key), ("X-Tenant", "t1"), ("Prefer", prefer)]
-    return await http.request(gateway.port, "POST", "/charges", fields, body)
+    return await fleet.send(gateway.port, key, body, headers=(("Prefer", prefer),))
 
 
 async def waiting(*gateways: GatewayProcess) -> float:
@@ -47,174 +102,157 @@ async def wait_flushed(*gateways: GatewayProcess) -> None:
     await eventually(is_flushed, 20.0, "the journals are flushed")
 
 
-class Outage:
-    """A durable store that can be taken away and given back."""
-
-    def __init__(self, section: dict[str, Any]) -> None:
-        self.section = section
-
-    def begin(self) -> None:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        raise NotImplementedError
+async def wait_lease_over() -> None:
+    """Return when every lease that was granted before this call, and is not renewed, is over."""
+    until = time.monotonic() + LEASE_SECONDS
+    await eventually(lambda: time.monotonic() > until, deadline_seconds=2 * LEASE_SECONDS)
 
 
-class PostgresOutage(Outage):
-    def __init__(self, server: PostgresServer) -> None:
-        super().__init__({"durable": server.url})
-        self._server = server
-
-    def begin(self) -> None:
-        self._server.crash()
-
-    def end(self) -> None:
-        self._server.start()
-
-
-class FrozenPostgres(PostgresOutage):
-    """One that takes connections and says nothing."""
-
-    def begin(self) -> None:
-        self._server.pause()
-
-    def end(self) -> None:
-        self._server.resume()
-
-
-class LockedSqlite(Outage):
-    """A file that another process has locked."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__({"durable": f"sqlite://{path}"})
-        self._path = path
-        self._other: apsw.Connection | None = None
-
-    def begin(self) -> None:
-        self._other = apsw.Connection(str(self._path))
-        # The gateway may be writing at this moment.
-        self._other.set_busy_timeout(LOCK_MILLISECONDS)
-        self._other.execute("BEGIN IMMEDIATE")
-
-    def end(self) -> None:
-        assert self._other is not None
-        self._other.execute("ROLLBACK")
-        self._other.close()
-        self._other = None
-
-
-@pytest.fixture(params=["postgres", pytest.param("frozen-postgres", marks=pytest.mark.full), "sqlite"])
-def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
-    if request.param == "sqlite":
-        locked = LockedSqlite(tmp_path / "store" / "operations.db")
-        yield locked
-        if locked._other is not None:
-            locked.end()
-        return
-    kind = PostgresOutage if request.param == "postgres" else FrozenPostgres
-    yield kind(request.getfixturevalue("own_postgres"))
-
-
-@pytest.fixture
-def gone(own_postgres: PostgresServer) -> Outage:
-    return PostgresOutage(own_postgres)
-
-
-async def journaled(
-    gateway: GatewayProcess, upstream: RecordingUpstream, outage: Outage, answer: Answer | None = None, key: str = "k1"
-) -> Response:
+async def journaled(gateway: GatewayProcess, upstream: RecordingUpstream, outage: Outage) -> Response:
     """The answer to a request whose durable store goes away while the upstream works on it."""
-    hold = asyncio.Event()
-    answer = answer or Answer(201, body=b"charged")
-    upstream.on("/charges", Answer(answer.status, headers=answer.headers, body=answer.body, hold=hold))
-    request = asyncio.create_task(send(gateway, key))
-    await upstream.wait_for_requests(len(upstream.requests) + 1)
+    request, hold = await begin(gateway, upstream, body=b"charged")
     outage.begin()
     hold.set()
-    return await request
+    response = await request
+    assert (status_of(response), response.body) == ((201, "journaled"), b"charged")
+    assert await waiting(gateway) == 1
+    return response
 
 
-async def test_a_kill_in_between(tmp_path: Path, outage: Outage) -> None:
+async def long_response(gateway: GatewayProcess, upstream: RecordingUpstream, quota: Quota) -> Response:
+    """The response to a request whose outcome the store refuses."""
+    upstream.on("/charges", LONG)
+    await quota.begin()
+    response = await send(gateway)
+    assert status_of(response) == (201, "journaled")
+    return response
+
+
+async def assert_replayed(gateway: GatewayProcess, first: Response) -> Response:
+    """A repeat gets this response."""
+    again = await send(gateway)
+    assert (status_of(again), again.body) == ((201, "replayed"), first.body)
+    assert again.header("X-Nonce") == first.header("X-Nonce")
+    return again
+
+
+def is_told(response: Response) -> bool:
+    """Whether it is the recorded response; an AssertionError where it is not that, nor a plain "repeat later"."""
+    if status_of(response) == (201, "replayed"):
+        return True
+    assert response.status == 503, status_of(response)
+    assert response.header("Retry-After") is not None
+    assert response.header("x-should-retry") != "false"
+    return False
+
+
+@asynccontextmanager
+async def repeating(*gateways: GatewayProcess) -> AsyncIterator[list[bool]]:
+    """Repeats without a pause at each of them meanwhile; whether each was told. None is told anything else."""
+    told: list[bool] = []
+
+    async def repeat(gateway: GatewayProcess, is_over: asyncio.Event) -> None:
+        while not is_over.is_set():
+            try:
+                response = await send(gateway)
+            except OSError:
+                # It is being started.
+                await asyncio.sleep(0)
+            else:
+                told.append(is_told(response))
+
+    async with calling(repeat, gateways):
+        yield told
+
+
+async def end_by(gateway: GatewayProcess, how: str) -> None:
+    """A kill, or a stop that says that work is left."""
+    if how == "kill":
+        gateway.kill()
+    else:
+        assert gateway.terminate() == EXIT_WORK_LEFT
+
+
+async def test_a_kill_in_between(tmp_path: Path, outage: Outage, upstream: RecordingUpstream) -> None:
     """Journaled, the gateway killed, both started again: the same answer for ever, and one effect."""
-    async with RecordingUpstream() as upstream, process(outage.section, tmp_path, upstream) as gateway:
-        assert status_of(await send(gateway, "before")) == (200, "stored")
+    async with process(outage.section, tmp_path, upstream) as gateway:
+        assert status_of(await send(gateway, "before")) == (201, "stored")
         first = await journaled(gateway, upstream, outage)
-        assert (status_of(first), first.body) == ((201, "journaled"), b"charged")
-        assert await waiting(gateway) == 1
         gateway.kill()
         outage.end()
         await gateway.start()
-        again = await send(gateway)
-        assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
-        assert again.header("X-Nonce") == first.header("X-Nonce")
+        await assert_replayed(gateway, first)
         assert await waiting(gateway) == 0
         assert len(upstream.requests) == 2
         assert gateway.terminate() == 0
         assert list((tmp_path / "state" / "journal").iterdir()) == []
 
 
-async def test_an_outage_that_outlives_the_gateway(tmp_path: Path, gone: Outage) -> None:
-    """While the store is away repeats get the answer; the gateway's end says that work is left, and another goes on."""
-    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
-        assert status_of(await journaled(gateway, upstream, gone)) == (201, "journaled")
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_an_outage_that_outlives_the_gateway(
+    tmp_path: Path, gone: Outage, upstream: RecordingUpstream, end: str
+) -> None:
+    """What the note of this host says is of this store is told without it, and while it comes back."""
+    async with process({**gone.section, **LEASE}, tmp_path, upstream) as gateway:
+        first = await journaled(gateway, upstream, gone)
         for _ in range(3):
-            assert status_of(await send(gateway)) == (201, "replayed")
-        assert status_of(await send(gateway, body=b"{}")) == (422, "key-reused")
-        assert gateway.terminate() == EXIT_WORK_LEFT
+            await assert_replayed(gateway, first)
+        await end_by(gateway, end)
         await gateway.start()
-        assert status_of(await send(gateway)) == (201, "replayed")
+        await assert_replayed(gateway, first)
         assert await waiting(gateway) == 1
-        gone.end()
-
-        async def flushed() -> bool:
-            assert status_of(await send(gateway)) == (201, "replayed")
-            return await waiting(gateway) == 0
-
-        await eventually(flushed, deadline_seconds=20)
+        assert status_of(await send(gateway, body=b"{}")) == (422, "key-reused")
+        assert status_of(await send(gateway, "new")) == (503, "store-unavailable")
+        await wait_lease_over()
+        async with repeating(gateway) as told:
+            gone.end()
+            await wait_flushed(gateway)
+        assert all(told)
         assert gateway.terminate() == 0
         assert len(upstream.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "verdict", "meanwhile", "later"),
-    [
-        (Answer(503, body=b"busy"), "released", (503, "store-unavailable"), (200, "stored")),
-        (Answer(401, body=b"who"), "released", (503, "store-unavailable"), (200, "stored")),
-        (Answer(502, body=b"broken"), "in-doubt", (503, "store-unavailable"), (409, "in-doubt")),
-        (
-            Answer(201, headers=(("Location", "/charges/1"),), body=b"x" * 50_000),
-            "response-not-stored",
-            (409, "response-not-stored"),
-            (409, "response-not-stored"),
-        ),
-    ],
-    ids=["release", "forget", "abandon", "stream"],
-)
-async def test_every_ending_keeps_its_word(
-    tmp_path: Path, gone: Outage, answer: Answer, verdict: str, meanwhile: tuple[int, str], later: tuple[int, str]
-) -> None:
+# What the upstream answers, and what is said of it: at once, to a repeat while the store is away, and to one later.
+ENDINGS = {
+    "release": (Answer(503, body=b"busy"), "released", (503, "store-unavailable"), (200, "stored")),
+    "forget": (Answer(401, body=b"who"), "released", (503, "store-unavailable"), (200, "stored")),
+    "abandon": (Answer(502, body=b"broken"), "in-doubt", (503, "store-unavailable"), (409, "in-doubt")),
+    "stream": (
+        Answer(201, headers=(("Location", "/charges/1"),), body=b"x" * 50_000),
+        *("response-not-stored", (409, "response-not-stored"), (409, "response-not-stored")),
+    ),
+}
+
+
+async def test_every_ending_keeps_its_word(tmp_path: Path, gone: Outage, upstream: RecordingUpstream) -> None:
     """What is not a stored answer is journaled just so, and means in the store what it means without an outage."""
+    hold = asyncio.Event()
+    upstream.on("/charges", lambda received: replace(ENDINGS[key_of(received)][0], hold=hold))
     route = {"response": {"max_stored_bytes": "1KiB"}}
-    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream, route=route) as gateway:
-        first = await journaled(gateway, upstream, gone, answer)
-        assert (status_of(first), first.body) == ((answer.status, verdict), answer.body)
-        assert await waiting(gateway) == 1
-        assert status_of(await send(gateway)) == meanwhile
+    async with process(gone.section, tmp_path, upstream, route=route) as gateway:
+        requests = [asyncio.create_task(send(gateway, key)) for key in ENDINGS]
+        await upstream.wait_for_requests(len(ENDINGS))
+        gone.begin()
+        hold.set()
+        for request, (answer, verdict, _, _) in zip(requests, ENDINGS.values(), strict=True):
+            first = await request
+            assert (status_of(first), first.body) == ((answer.status, verdict), answer.body)
+        assert await waiting(gateway) == len(ENDINGS)
+        for key, (_, _, meanwhile, _) in ENDINGS.items():
+            assert status_of(await send(gateway, key)) == meanwhile, key
         gone.end()
         upstream.on("/charges", Answer(200))
         await wait_flushed(gateway)
-        assert status_of(await send(gateway)) == later
+        for key, (*_, later) in ENDINGS.items():
+            assert status_of(await send(gateway, key)) == later, key
 
 
-async def test_what_the_drain_has_to_say_is_kept(tmp_path: Path, gone: Outage) -> None:
+async def test_what_the_drain_has_to_say_is_kept(tmp_path: Path, gone: Outage, upstream: RecordingUpstream) -> None:
     """Stopped with an attempt under way and without its store, the gateway leaves the attempt's final command
     behind."""
     shutdown = {"delay": "0s", "drain_timeout": "200ms"}
-    store = {**gone.section, "lease": "10m"}
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream, shutdown=shutdown) as gateway:
-        upstream.on("/charges", Answer(hold=asyncio.Event()))
-        request = asyncio.create_task(send(gateway))
-        await upstream.wait_for_requests(1)
+    async with process({**gone.section, "lease": "10m"}, tmp_path, upstream, shutdown=shutdown) as gateway:
+        request, _ = await begin(gateway, upstream)
         gone.begin()
         gateway.ask_to_stop()
         assert status_of(await request)[1] == "in-doubt"
@@ -237,83 +275,13 @@ def no_growing(gateway: GatewayProcess, bytes_max: int) -> Iterator[None]:
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, before)
 
 
-async def test_neither_store_nor_journal(tmp_path: Path, gone: Outage) -> None:
-    """With the disk full too the client hears that nothing durable took the answer, until something does."""
-    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
-        with no_growing(gateway, 200_000):
-            answer = await journaled(gateway, upstream, gone, Answer(201, body=b"x" * 500_000))
-            assert status_of(answer) == (503, "in-doubt")
-            assert b"could not be recorded" in answer.body
-            assert await gateway.metric("idempotency_journal_failures_total") >= 1
-            assert await waiting(gateway) == 0
-
-        async def journaled_late() -> bool:
-            return await waiting(gateway) == 1
-
-        await eventually(journaled_late, deadline_seconds=20)
-        again = await send(gateway)
-        assert (status_of(again), len(again.body)) == ((201, "replayed"), 500_000)
-        gone.end()
-        gateway.kill()
-        await gateway.start()
-        again = await send(gateway)
-        assert (status_of(again), len(again.body)) == ((201, "replayed"), 500_000)
-        assert len(upstream.requests) == 1
-
-
-async def test_a_refused_flush_is_kept_and_listed(tmp_path: Path, own_postgres: PostgresServer) -> None:
-    """An outcome whose record went on without it stays in the journal, is counted, and named in the log."""
-    gone = PostgresOutage(own_postgres)
-    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
-        assert status_of(await journaled(gateway, upstream, gone)) == (201, "journaled")
-        gateway.kill()
-        gone.end()
-        connection = await asyncpg.connect(own_postgres.url)
-        (row,) = await connection.fetch("DELETE FROM idempotency_gateway.operation RETURNING id")
-        await connection.close()
-        for _ in range(2):
-            await gateway.start()
-            assert await gateway.metric("idempotency_journal_refused") == 1
-            assert await waiting(gateway) == 0
-            assert gateway.terminate() == 0
-        lines = [line for line in gateway.output().splitlines() if "refused a journaled outcome" in line]
-        assert len(lines) == 1
-        assert str(UUID(bytes=row["id"])) in lines[0]
-
-
-async def test_two_gateways_share_a_directory(tmp_path: Path, gone: Outage) -> None:
-    """Each has its own journal; that of one that died is taken over by the next to start, that of a living one not."""
-    state = str(tmp_path / "state")
-    async with (
-        RecordingUpstream() as upstream,
-        process(gone.section, tmp_path / "a", upstream, state_dir=state) as one,
-        process(gone.section, tmp_path / "b", upstream, state_dir=state) as two,
-    ):
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold))
-        requests = [asyncio.create_task(send(one, "a")), asyncio.create_task(send(two, "b"))]
-        await upstream.wait_for_requests(2)
-        gone.begin()
-        hold.set()
-        assert [status_of(await request) for request in requests] == [(201, "journaled")] * 2
-        # Without the store, too.
-        assert status_of(await send(two, "a")) == (201, "replayed")
-        assert [await waiting(each) for each in (one, two)] == [1, 1]
-        one.kill()
-        async with process(gone.section, tmp_path / "c", upstream, state_dir=state) as three:
-            assert await waiting(three) == 1
-            gone.end()
-            await wait_flushed(two, three)
-            for key in ("a", "b"):
-                assert status_of(await send(three, key)) == (201, "replayed")
-        assert len(upstream.requests) == 2
-
-
-async def test_a_damaged_journal_stops_the_start(tmp_path: Path, gone: Outage) -> None:
+async def test_a_damaged_journal_stops_the_start(tmp_path: Path, upstream: RecordingUpstream) -> None:
     """The gateway says what to do and touches nothing."""
-    async with RecordingUpstream() as upstream, process(gone.section, tmp_path, upstream) as gateway:
-        assert status_of(await journaled(gateway, upstream, gone)) == (201, "journaled")
+    outage = of_sqlite(tmp_path)
+    async with process(outage.section, tmp_path, upstream) as gateway:
+        await journaled(gateway, upstream, outage)
         gateway.kill()
+        outage.end()
         (path,) = (tmp_path / "state" / "journal").glob("*.db")
         for name in (f"{path.name}-wal", f"{path.name}-shm"):
             path.with_name(name).unlink(missing_ok=True)
@@ -322,3 +290,176 @@ async def test_a_damaged_journal_stops_the_start(tmp_path: Path, gone: Outage) -
         assert await gateway.wait_exit() == 1
         assert "Move it away" in gateway.output()
         assert path.read_bytes() == b"scrambled" * 1000
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_a_store_that_refuses_this_one_write(
+    tmp_path: Path, quota: Quota, upstream: RecordingUpstream, end: str
+) -> None:
+    """The recorded response, before and after the end of the process, within the lease and after it."""
+    async with process(quota.section, tmp_path, upstream) as gateway:
+        first = await long_response(gateway, upstream, quota)
+        assert is_told(await send(gateway))
+        await end_by(gateway, end)
+        await gateway.start()
+        await assert_replayed(gateway, first)
+        assert status_of(await send(gateway, body=b"{}")) == (422, "key-reused")
+        async with repeating(gateway) as told:
+            await wait_lease_over()
+            assert await waiting(gateway) == 1
+            await quota.end()
+            await wait_flushed(gateway)
+        assert all(told)
+        assert (await assert_replayed(gateway, first)).header("Idempotency-Expires") is not None
+        assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("note", ["another store's", "none"])
+async def test_a_journal_of_which_the_note_says_nothing(
+    tmp_path: Path, gone: Outage, upstream: RecordingUpstream, note: str
+) -> None:
+    """It may be of another store: its outcomes are told once the store is there, and never denied before."""
+    async with process({**gone.section, **LEASE}, tmp_path, upstream) as gateway:
+        await journaled(gateway, upstream, gone)
+        gateway.kill()
+        path = tmp_path / "state" / "store-seen.json"
+        seen = json.loads(path.read_text())
+        path.unlink()
+        if note != "none":
+            path.write_text(json.dumps({**seen, "identity": "another/1"}))
+        await gateway.start()
+        response = await send(gateway)
+        assert status_of(response) == (503, "store-unavailable")
+        assert response.header("Retry-After") is not None
+        if note != "none":
+            path.write_text(json.dumps(seen))
+        gateway.kill()
+        async with repeating(gateway) as told:
+            await gateway.start()
+            gone.end()
+            await eventually(lambda: bool(told and told[-1]), deadline_seconds=20)
+        assert len(upstream.requests) == 1
+
+
+async def test_another_process_of_the_host(tmp_path: Path, postgres_url: str, upstream: RecordingUpstream) -> None:
+    """One that shares the directory tells what the journal of a running or a stopped one has."""
+    quota, state = quota_of({"durable": postgres_url, **LEASE}), str(tmp_path / "state")
+    async with (
+        process(quota.section, tmp_path / "a", upstream, state_dir=state) as one,
+        process(quota.section, tmp_path / "b", upstream, state_dir=state) as two,
+    ):
+        await assert_replayed(two, await long_response(one, upstream, quota))
+        async with repeating(two) as told:
+            await wait_lease_over()
+            one.pause()
+            assert is_told(await send(two))
+            one.resume()
+            one.kill()
+            await one.start()
+            await quota.end()
+            await wait_flushed(one, two)
+        assert all(told)
+        assert len(upstream.requests) == 1
+
+
+async def test_nobody_says_that_it_never_happened(tmp_path: Path, quota: Quota, upstream: RecordingUpstream) -> None:
+    """While a journal of the host has the response, by no way and by no force; the operator is told what to do. What a
+    repeat would get is explained by it, too, whether its gateway runs or has died."""
+    admin = free_port()
+    async with process(quota.section, tmp_path, upstream, **operated(admin)) as gateway:
+        await long_response(gateway, upstream, quota)
+
+        async def explained(body: bytes = BODY) -> tuple[int, str]:
+            words = ["-H", "Content-Type: application/json", "-H", "Idempotency-Key: k1", "-H", "X-Tenant: t1"]
+            words += ["-X", "POST", "http://gateway.test/charges", "-d", body.decode()]
+            code, text = await gateway.command("explain", "--store", "--format", "json", "--", *words)
+            assert code == 0, text
+            said = json.loads(text)
+            return said["status"], said["verdict"]
+
+        for body in (BODY, b"{}"):
+            assert await explained(body) == status_of(await send(gateway, body=body))
+        await wait_lease_over()
+        listed = await gateway.command("journal", "--format", "jsonl")
+        operation = json.loads(listed[1].splitlines()[0])["operation_id"]
+
+        async def refused(*, is_running: bool) -> None:
+            assert await explained() == (201, "replayed")
+            for force in ((), ("--force",)):
+                words = ("resolve", operation, "--never-happened", "--why", "a test", *force)
+                code, text = await gateway.command(*words)
+                assert code == 1
+                assert all(told in text for told in ("It happened", "--export", "Wait")), text
+            for force in (False, True) if is_running else ():
+                body = json.dumps({"never_happened": True, "why": "a test", "force": force}).encode()
+                response = await http.request(admin, "POST", f"/operations/{operation}/resolve", OPERATOR, body)
+                assert (response.status, b"It happened" in response.body) == (409, True), response.body
+
+        await refused(is_running=True)
+        gateway.kill()
+        await refused(is_running=False)
+        await gateway.start()
+        await refused(is_running=True)
+        assert is_told(await send(gateway))
+        file = tmp_path / "response.http"
+        code, _ = await gateway.command("journal", operation, "--export", str(file))
+        assert (code, file.read_bytes().endswith(LONG.body)) == (0, True)
+        await quota.end()
+        await wait_flushed(gateway)
+        assert is_told(await send(gateway))
+        assert len(upstream.requests) == 1
+
+
+async def test_a_route_that_forwards_without_the_store(
+    tmp_path: Path, gone: Outage, upstream: RecordingUpstream
+) -> None:
+    """It does not send again what a journal of the host knows to have happened, or does not know."""
+    route = {"store_unavailable": "forward"}
+    async with process({**gone.section, **LEASE}, tmp_path, upstream, route=route) as gateway:
+        hold = asyncio.Event()
+        upstream.on("/charges", Answer(201, body=b"charged", hold=hold), Answer(502, hold=hold), Answer(200))
+        requests = []
+        for number, key in enumerate(("k1", "doubtful"), start=1):
+            requests.append(asyncio.create_task(send(gateway, key)))
+            await upstream.wait_for_requests(number)
+        gone.begin()
+        hold.set()
+        assert [status_of(await each) for each in requests] == [(201, "journaled"), (502, "in-doubt")]
+        for _ in range(2):
+            assert is_told(await send(gateway))
+            assert status_of(await send(gateway, "doubtful")) == (503, "store-unavailable")
+            gateway.kill()
+            await gateway.start()
+        assert status_of(await send(gateway, "new")) == (200, "unprotected")
+        assert len(upstream.requests) == 3
+
+
+async def test_an_accepted_operation(tmp_path: Path, quota: Quota, upstream: RecordingUpstream) -> None:
+    """Its status, its result and its repeats have what a journal of the host knows."""
+    changes = {"secrets": SECRETS, "route": {"accept": {"identity": "unverified"}}}
+    async with process(quota.section, tmp_path, upstream, **changes) as gateway:
+        upstream.on("/charges", LONG)
+        await quota.begin()
+        accepted = await send(gateway, prefer="respond-async")
+        assert status_of(accepted) == (202, "accepted")
+        location = accepted.header("Location")
+        assert location is not None
+
+        async def see(target: str) -> Response:
+            return await http.request(gateway.port, "GET", target, [("X-Tenant", "t1")])
+
+        async def completed() -> bool:
+            return bool((await see(location)).json()["state"] == "completed")
+
+        await eventually(completed, deadline_seconds=20)
+        for _ in range(2):
+            result = await see(f"{location}/result")
+            assert (result.status, result.body) == (201, LONG.body)
+            again = await send(gateway)
+            assert (status_of(again), again.body) == ((201, "replayed"), LONG.body)
+            await wait_lease_over()
+            gateway.kill()
+            await gateway.start()
+            assert await completed()
+        await quota.end()
+        assert len(upstream.requests) == 1

@@ -73,25 +73,25 @@ async def gateway(
         yield home, made[0]
 
 
-async def accept(home: House, key: str, target: str, tenant: str = "t1") -> None:
-    response = await home.send(key, headers=[ASYNC], target=target, tenant=tenant)
-    assert response.status == 202, response.body
+async def accept(home: House, *keys: str, target: str, tenant: str = "t1") -> None:
+    for key in keys:
+        response = await home.send(key, headers=[ASYNC], target=target, tenant=tenant)
+        assert response.status == 202, response.body
 
 
-def orphan() -> Identity:
-    return new_identity("refund", "pay")
+async def keep(store: ManagedStore, count: int, within_seconds: float) -> set[Identity]:
+    """Have the store accept so many operations of the route that goes, with requests that nobody can open."""
 
-
-async def keep(store: ManagedStore, identities: list[Identity], within_seconds: float) -> None:
-    """Have the store accept these operations, with requests that nobody can open."""
-
-    async def keep_one(identity: Identity) -> None:
-        kept = SealedRequest(uuid4(), "a", b"sealed")
+    async def keep_one() -> Identity:
+        identity, kept = new_identity("refund", "pay"), SealedRequest(uuid4(), "a", b"sealed")
         command = Accept(identity, uuid4(), SERVICE, SAME, kept, microseconds(within_seconds))
         assert isinstance(await store.apply(command), Applied)
+        return identity
 
-    for begin in range(0, len(identities), _AT_ONCE):
-        await asyncio.gather(*map(keep_one, identities[begin : begin + _AT_ONCE]))
+    kept = set[Identity]()
+    while len(kept) < count:
+        kept |= {*await asyncio.gather(*(keep_one() for _ in range(min(_AT_ONCE, count - len(kept)))))}
+    return kept
 
 
 async def found(store: ManagedStore, state: State, after: UUID | None = None) -> list[Identity]:
@@ -118,14 +118,12 @@ async def test_they_hide_nothing_and_are_not_lost(store: dict[str, Any], tmp_pat
     are listed, become dead letters at their deadline, and are delivered once their route is back."""
     async with RecordingUpstream() as upstream:
         async with gateway(store, tmp_path, upstream, REFUND, delivers=False) as (home, behind):
-            for key in ("kept-1", "kept-2"):
-                await accept(home, key, "/refunds")
-            await keep(behind, [orphan() for _ in range(count)], 3600)
+            await accept(home, "kept-1", "kept-2", target="/refunds")
+            await keep(behind, count, 3600)
         upstream.on("/charges", Answer(503), Answer(201))
         async with gateway(store, tmp_path, upstream, WAYS[way]) as (home, behind):
-            short = [orphan() for _ in range(3)]
-            await keep(behind, short, _SHORT_SECONDS)
-            await accept(home, "living", "/charges")
+            short = await keep(behind, 3, _SHORT_SECONDS)
+            await accept(home, "living", target="/charges")
             await upstream.wait_for_requests(2, _RETRIED_SECONDS)
             assert keys_at(upstream, b"/charges") == [b"living"] * 2
             assert len(await found(behind, State.ACCEPTED)) >= 2 + count
@@ -134,7 +132,7 @@ async def test_they_hide_nothing_and_are_not_lost(store: dict[str, Any], tmp_pat
                 return len(await found(behind, State.DEAD_LETTER)) == len(short)
 
             await eventually(are_dead, what="those whose deadline is over are dead letters")
-            assert set(await found(behind, State.DEAD_LETTER)) == set(short)
+            assert set(await found(behind, State.DEAD_LETTER)) == short
             assert len(await found(behind, State.ACCEPTED)) == 2 + count
             assert keys_at(upstream, b"/refunds") == []
         async with gateway(store, tmp_path, upstream, REFUND):
@@ -142,18 +140,16 @@ async def test_they_hide_nothing_and_are_not_lost(store: dict[str, Any], tmp_pat
             assert sorted(keys_at(upstream, b"/refunds")) == [b"kept-1", b"kept-2"]
 
 
-async def test_they_take_no_room_from_another_route(store: dict[str, Any], tmp_path: Path) -> None:
+async def test_they_take_no_room_from_another_route(
+    store: dict[str, Any], tmp_path: Path, upstream: RecordingUpstream
+) -> None:
     """How much a caller may have waiting on a route is not less for what it has on one that is gone."""
     charge = CHARGE | {"accept": {"identity": "unverified", "max_pending_per_scope": 2}}
-    async with RecordingUpstream() as upstream:
-        async with gateway(store, tmp_path, upstream, REFUND, delivers=False) as (home, _):
-            for key in ("orphan-1", "orphan-2"):
-                await accept(home, key, "/refunds")
-        async with gateway(store, tmp_path, upstream, WAYS["renamed"], charge=charge, delivers=False) as (home, _):
-            for key in ("other-1", "other-2"):
-                await accept(home, key, "/charges", "t2")
-            for key in ("own-1", "own-2"):
-                await accept(home, key, "/charges")
-            for tenant in ("t1", "t2"):
-                response = await home.send("more", headers=[ASYNC], target="/charges", tenant=tenant)
-                assert status_of(response) == (503, "backlog-full")
+    async with gateway(store, tmp_path, upstream, REFUND, delivers=False) as (home, _):
+        await accept(home, "orphan-1", "orphan-2", target="/refunds")
+    async with gateway(store, tmp_path, upstream, WAYS["renamed"], charge=charge, delivers=False) as (home, _):
+        await accept(home, "other-1", "other-2", target="/charges", tenant="t2")
+        await accept(home, "own-1", "own-2", target="/charges")
+        for tenant in ("t1", "t2"):
+            response = await home.send("more", headers=[ASYNC], target="/charges", tenant=tenant)
+            assert status_of(response) == (503, "backlog-full")

@@ -52,8 +52,8 @@ async def test_a_gateway_that_died_with_the_primary(
     async with staged(postgres_installation, tmp_path, servers, vouched_seconds=5) as scene:
         await scene.pair.follow(is_synchronous=True)
         one, two = scene.fleet
-        await scene.send_all(one.port, ["one"])
-        await scene.send_all(two.port, ["two"])
+        await scene.send_all(one.port, "one")
+        await scene.send_all(two.port, "two")
         two.kill()
         await scene.pair.end("death")
         assert await scene.is_decided(one.port, "new") == "store-amnesia"
@@ -66,7 +66,7 @@ async def test_a_gateway_that_was_killed_and_comes_back(scene: Scene) -> None:
     await scene.pair.follow(is_synchronous=True)
     one, two = scene.fleet
     for gateway, key in ((one, "one"), (two, "two")):
-        await scene.send_all(gateway.port, [key])
+        await scene.send_all(gateway.port, key)
     two.kill()
     await scene.pair.end("death")
     await two.start()

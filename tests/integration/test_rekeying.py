@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,10 @@ async def test_nothing_is_left_and_nothing_is_unreadable(
             (tmp_path / "rekey.yaml").write_text(text)
             load = asyncio.create_task(_load(busy, first))
             await _killed(tmp_path / "rekey.yaml", tmp_path)
-            stops = 0
-            while True:
-                try:
+            left = None
+            while left is None:
+                with suppress(_Stopped):
                     left = await rekey_stores(parse(text), lambda _: None, _stop)
-                except _Stopped:
-                    stops += 1
-                    continue
-                break
             load.cancel()
             (outcome,) = await asyncio.gather(load, return_exceptions=True)
             assert isinstance(outcome, asyncio.CancelledError), outcome

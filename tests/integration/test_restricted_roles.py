@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gateway.cli import main
 from tests.store.postgres_sessions import roles, url_as
-from tests.support.fleet import config_of, process, send
-from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of
+from tests.support.fleet import process, send
+from tests.support.house import config_text, status_of
 from tests.support.ports import free_port
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
 _NO_TIMELINE = "a promotion is not noticed as one"
 # What is taken from everybody, the name in the check, and what follows.
@@ -41,61 +39,45 @@ async def server(postgres_url: str) -> AsyncIterator[tuple[Any, str]]:
         yield admin, url_as(owner, postgres_url)
 
 
-@pytest.fixture
-async def upstream() -> AsyncIterator[RecordingUpstream]:
-    async with RecordingUpstream() as upstream:
-        upstream.on("/charges", Answer(201))
-        yield upstream
-
-
 @pytest.mark.parametrize(
-    ("hosts", "names"),
+    ("names", "has_two_hosts"),
     [
-        ("one-host", ("system",)),
-        ("one-host", ("position",)),
-        ("one-host", ("timeline",)),
-        ("one-host", ("settings", "standbys")),
-        ("one-host", tuple(REFUSALS)),
-        ("two-hosts", tuple(REFUSALS)),
+        *(pytest.param((name,), False, id=name, marks=pytest.mark.full) for name in ("system", "position", "timeline")),
+        pytest.param(("settings", "standbys"), False, id="standbys"),
+        pytest.param(tuple(REFUSALS), False, id="all"),
+        pytest.param(tuple(REFUSALS), True, id="all-of-several-hosts"),
     ],
-    ids=["system", "position", "timeline", "standbys", "all", "all-of-several-hosts"],
 )
 async def test_it_is_used_and_the_check_says_what_that_leaves_open(
     tmp_path: Path,
     server: tuple[Any, str],
     upstream: RecordingUpstream,
     names: tuple[str, ...],
-    hosts: str,
     capsys: pytest.CaptureFixture[str],
+    *,
+    has_two_hosts: bool,
 ) -> None:
     """Keys run once, and are known after a restart; giving the right back later loses nothing."""
     admin, url = server
-    if hosts == "two-hosts":
+    if has_two_hosts:
         url = url.replace("@", f"@127.0.0.1:{free_port()},")
     for name in names:
         await admin.execute(f"REVOKE {REFUSALS[name][0]} FROM PUBLIC")
-    config = config_of({"durable": url}, tmp_path, upstream.url, store=QUICK)
-    gateway = GatewayProcess(config, tmp_path)
-    try:
-        for given_back in (False, True):
-            if given_back:
+    async with process({"durable": url}, tmp_path, upstream, store=QUICK) as gateway:
+        assert await asyncio.to_thread(main, ["check", "--store", "--config", str(gateway.config_file)]) == 0
+        said = capsys.readouterr().out
+        for name in names:
+            _, shown, follows = REFUSALS[name]
+            (line,) = [each for each in said.splitlines() if f" {shown}: refused" in each]
+            assert follows in line
+        for key, verdict in (("known", "stored"), ("known", "replayed"), ("new", "stored")):
+            if verdict == "replayed":
+                gateway.terminate()
                 for name in names:
                     await admin.execute(f"GRANT {REFUSALS[name][0]} TO PUBLIC")
-            await gateway.start()
-            before = len(upstream.requests)
-            assert status_of(await send(gateway.port, "known")) == (201, "replayed" if before else "stored")
-            assert status_of(await send(gateway.port, f"new-{before}")) == (201, "stored")
+                await gateway.start()
+            assert status_of(await send(gateway.port, key)) == (201, verdict)
             assert (await gateway.status("/readyz?require=store")).json()["parts"]["memory"] == "whole"
-            if not given_back:
-                assert await asyncio.to_thread(main, ["check", "--store", "--config", str(gateway.config_file)]) == 0
-                said = capsys.readouterr().out
-                for name in names:
-                    _, shown, follows = REFUSALS[name]
-                    (line,) = [each for each in said.splitlines() if f" {shown}: refused" in each]
-                    assert follows in line
-            gateway.terminate()
-    finally:
-        gateway.kill()
 
 
 async def test_the_rights_of_the_schemas_owner_count(
@@ -107,19 +89,16 @@ async def test_the_rights_of_the_schemas_owner_count(
         await admin.execute(f"GRANT CREATE ON DATABASE {name} TO {owner}")
         for what, _, _ in REFUSALS.values():
             await admin.execute(f"REVOKE {what} FROM PUBLIC; GRANT {what} TO {owner}")
-        files = {}
-        for role in (owner, runner):
-            files[role] = tmp_path / f"{role}.yaml"
-            store = {"durable": url_as(role, postgres_url)}
-            files[role].write_text(yaml.safe_dump(config_of(store, tmp_path, upstream.url)))
-        assert await asyncio.to_thread(main, ["migrate", "--grant", runner, "--config", str(files[owner])]) == 0
+        file = tmp_path / "owner.yaml"
+        file.write_text(config_text(upstream.url, {"durable": url_as(owner, postgres_url)}, tmp_path))
+        assert await asyncio.to_thread(main, ["migrate", "--grant", runner, "--config", str(file)]) == 0
         capsys.readouterr()
-        async with process({"durable": url_as(runner, postgres_url)}, tmp_path, upstream.url) as gateway:
+        async with process({"durable": url_as(runner, postgres_url)}, tmp_path, upstream) as gateway:
             assert status_of(await send(gateway.port, "known")) == (201, "stored")
-        assert await asyncio.to_thread(main, ["check", "--store", "--config", str(files[runner])]) == 0
+            assert await asyncio.to_thread(main, ["check", "--store", "--config", str(gateway.config_file)]) == 0
         refused = [each for each in capsys.readouterr().out.splitlines() if ": refused" in each]
         assert [each.split(": ")[1] for each in refused] == ["pg_postmaster_start_time()"]
-        async with process({"durable": url_as(owner, postgres_url)}, tmp_path, upstream.url) as gateway:
+        async with process({"durable": url_as(owner, postgres_url)}, tmp_path, upstream) as gateway:
             assert status_of(await send(gateway.port, "known")) == (201, "replayed")
             assert status_of(await send(gateway.port, "new")) == (201, "stored")
 
@@ -131,7 +110,7 @@ async def test_what_it_cannot_do_without_is_named(
     admin, url = server
     await admin.execute("REVOKE EXECUTE ON FUNCTION pg_advisory_xact_lock(int, int) FROM PUBLIC")
     file = tmp_path / "gateway.yaml"
-    file.write_text(yaml.safe_dump(config_of({"durable": url}, tmp_path, upstream.url)))
+    file.write_text(config_text(upstream.url, {"durable": url}, tmp_path))
     assert await asyncio.to_thread(main, ["migrate", "--config", str(file)]) != 0
     said = capsys.readouterr().err
     assert "permission denied for function pg_advisory_xact_lock" in said

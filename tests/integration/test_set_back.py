@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import orjson
 import pytest
 
-from tests.support import http
+from tests.integration.hand import ASYNC, status_at, telling
+from tests.support.accepting import SECRETS
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, gateways_on, key_of, send, try_send
 from tests.support.gateway import GatewayProcess
@@ -23,9 +21,8 @@ from tests.support.house import ROUTE, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.postgres import PostgresInstallation, PostgresServer
 from tests.support.receiver import Receiver, status
-from tests.support.signing import WHSEC
-from tests.support.upstream import Answer, Received, RecordingUpstream
-from tests.support.wall_clock import WallClock, wall_clock
+from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.wall_clock import WallClock
 
 DAY_SECONDS: Final = 86_400
 LEASE_SECONDS: Final = 3.0
@@ -45,15 +42,6 @@ _ROUTES: Final = [
         "delivery": {"schedule": ["4s"], "deliver_within": "7d"},
     },
 ]
-_SECRETS: Final = {"encryption": [{"id": "test", "key": "00" * 32}]}
-_ASYNC: Final = (("Prefer", "respond-async"),)
-
-
-@pytest.fixture
-def clock(server_workspace: Path) -> Iterator[WallClock]:
-    """The store's."""
-    with wall_clock(server_workspace / "clock") as moved:
-        yield moved
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.full), "postgres"])
@@ -101,30 +89,21 @@ class Town:
 
     async def state(self, gateway: GatewayProcess, accepted: Response) -> str:
         """The state at the status URL of an accepted request."""
-        url = accepted.header("Location") or ""
-        response = await http.request(gateway.port, "GET", url, [("X-Tenant", "t1")], b"")
-        return str(orjson.loads(response.body)["state"])
+        return str((await status_at(gateway, accepted.header("Location") or ""))["state"])
 
 
-@asynccontextmanager
-async def town(tmp_path: Path, store: dict[str, Any], clock: WallClock, *consumer_says: Any) -> AsyncIterator[Town]:
+@pytest.fixture
+async def it(
+    tmp_path: Path, store: dict[str, Any], clock: WallClock, upstream: RecordingUpstream
+) -> AsyncIterator[Town]:
     settings = {"lease": f"{LEASE_SECONDS:g}s", "journal_grace": "0s", "cache_max_age": "0s"}
-    async with RecordingUpstream() as upstream, Receiver(*consumer_says) as consumer:
-        sink = {"name": "ledger", "kind": "webhook", "url": consumer.url, "secrets": [{"id": "a", "key": WHSEC}]}
-        changes: dict[str, Any] = {
-            "store": settings,
-            "routes": _ROUTES,
-            "secrets": _SECRETS,
-            "events": {"sinks": [sink]},
-            "egress": {"allow": ["127.0.0.1"], "https_only": False, "ports": [urlsplit(consumer.url).port]},
-        }
+    async with Receiver() as consumer:
+        changes: Any = {"store": settings, "routes": _ROUTES, "secrets": SECRETS, **telling(ledger=consumer)}
         # That of Postgres is its own.
         environments = [clock.environment] * 2 if "sqlite" in store["durable"] else []
-        async with gateways_on(store, tmp_path, upstream.url, ("one", "two"), environments=environments, **changes) as (
-            one,
-            two,
-        ):
-            yield Town(one, two, upstream, consumer)
+        where = store, tmp_path, upstream.url, ("one", "two")
+        async with gateways_on(*where, environments=environments, **changes) as pair:
+            yield Town(*pair, upstream, consumer)
 
 
 async def are_in_doubt(gateway: GatewayProcess, count: int) -> bool:
@@ -133,105 +112,90 @@ async def are_in_doubt(gateway: GatewayProcess, count: int) -> bool:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("idempotency_in_doubt{")) == count
 
 
-async def test_a_holder_that_was_killed(tmp_path: Path, store: dict[str, Any], clock: WallClock) -> None:
-    """Its keys are in doubt when the lease may be over, at its own host at once, and are probed and counted."""
-    async with town(tmp_path, store, clock) as it:
-        never = asyncio.Event()
-        it.upstream.on(None, Answer(201, hold=never))
-        it.upstream.on("/probe/transfer", Answer(200))
-        tasks = [
-            await it.begin(it.one, "own"),
-            await it.begin(it.two, "other"),
-            await it.begin(it.two, "transfer", "/transfers"),
-        ]
-        # Long enough that all were renewed.
-        await asyncio.gather(*(it.word(it.one, "own") for _ in range(3)))
-        it.one.kill()
-        it.two.kill()
-        await asyncio.gather(*tasks)
-        clock.move(-DAY_SECONDS)
-        await it.one.start()
-        await it.wait_word(it.one, "own", "in-doubt", _NOTICED_SECONDS)
-        await it.wait_word(it.one, "other", "in-doubt", LEASE_SECONDS + _NOTICED_SECONDS)
-        await it.wait_word(it.one, "transfer", "recovered", LEASE_SECONDS + _NOTICED_SECONDS, target="/transfers")
-        await eventually(lambda: are_in_doubt(it.one, 2), 40.0, "two are counted as in doubt")
-        assert it.arrivals() == Counter(("own", "other", "transfer"))
+async def test_a_holder_that_was_killed(it: Town, clock: WallClock) -> None:
+    """Its keys are in doubt when the lease may be over, at its own host at once, and are probed and counted. What it
+    accepted, and made no attempt of yet, is delivered by whoever comes next."""
+    never = asyncio.Event()
+    for path in ("/charges", "/transfers"):
+        it.upstream.on(path, Answer(201, hold=never))
+    it.upstream.on("/orders", Answer(503))
+    it.upstream.on("/probe/transfer", Answer(200))
+    accepted = [await send(it.one.port, f"a{number}", target="/orders", headers=ASYNC) for number in range(5)]
+    assert {each.status for each in accepted} == {202}
+    tasks = [
+        await it.begin(it.one, "own"),
+        await it.begin(it.two, "other"),
+        await it.begin(it.two, "transfer", "/transfers"),
+    ]
+    # Long enough that all were renewed.
+    await asyncio.gather(*(it.word(it.one, "own") for _ in range(3)))
+    it.one.kill()
+    it.two.kill()
+    await asyncio.gather(*tasks)
+    clock.move(-DAY_SECONDS)
+    it.upstream.on("/orders", Answer(201))
+    await it.one.start()
+    await it.wait_word(it.one, "own", "in-doubt", _NOTICED_SECONDS)
+    await it.wait_word(it.one, "other", "in-doubt", LEASE_SECONDS + _NOTICED_SECONDS)
+    await it.wait_word(it.one, "transfer", "recovered", LEASE_SECONDS + _NOTICED_SECONDS, target="/transfers")
+
+    async def are_done() -> bool:
+        states = await asyncio.gather(*map(partial(it.state, it.one), accepted))
+        return set(states) <= {"completed", "in_doubt"}
+
+    await eventually(are_done, 40.0, "all are delivered, or were under way when their gateway died")
+    left = [await it.state(it.one, each) for each in accepted].count("in_doubt")
+    await eventually(lambda: are_in_doubt(it.one, 2 + left), 40.0, "all are counted that are in doubt")
+    assert [it.arrivals()[key] for key in ("own", "other", "transfer")] == [1, 1, 1]
 
 
-async def test_who_lives_keeps_what_it_has(tmp_path: Path, store: dict[str, Any], clock: WallClock) -> None:
+async def test_who_lives_keeps_what_it_has(it: Town, clock: WallClock) -> None:
     """A clock that is set back by a day, and by two seconds, brings no doubt upon what runs."""
-    async with town(tmp_path, store, clock) as it:
-        hold = asyncio.Event()
-        it.upstream.on(None, Answer(201, hold=hold))
-        tasks = [await it.begin(it.one, "one"), await it.begin(it.two, "two")]
-        for seconds in (-2, -DAY_SECONDS):
-            clock.move(seconds)
-            it.two.pause()
-            # The one sees the step by this, and sweeps.
-            await it.wait_word(it.one, "one", "in-flight", 5.0)
-            it.two.resume()
-            for gateway in (it.one, it.two):
-                for key in ("one", "two"):
-                    assert await it.word(gateway, key) == "in-flight"
-        assert await are_in_doubt(it.one, 0)
-        hold.set()
-        for task in tasks:
-            response = await task
-            assert response is not None
-            assert status_of(response) == (201, "stored")
-        assert it.arrivals() == Counter(("one", "two"))
+    hold = asyncio.Event()
+    it.upstream.on("/charges", Answer(201, hold=hold))
+    tasks = [await it.begin(it.one, "one"), await it.begin(it.two, "two")]
+    for seconds in (-2, -DAY_SECONDS):
+        clock.move(seconds)
+        it.two.pause()
+        # The one sees the step by this, and sweeps.
+        await it.wait_word(it.one, "one", "in-flight", 5.0)
+        it.two.resume()
+        for gateway in (it.one, it.two):
+            for key in ("one", "two"):
+                assert await it.word(gateway, key) == "in-flight"
+    assert await are_in_doubt(it.one, 0)
+    hold.set()
+    for task in tasks:
+        response = await task
+        assert response is not None
+        assert status_of(response) == (201, "stored")
+    assert it.arrivals() == Counter(("one", "two"))
 
 
 @pytest.mark.parametrize("seconds", [-DAY_SECONDS, DAY_SECONDS], ids=["back", "ahead"])
-async def test_what_waits_for_a_time(tmp_path: Path, store: dict[str, Any], clock: WallClock, seconds: int) -> None:
+async def test_what_waits_for_a_time(it: Town, clock: WallClock, seconds: int) -> None:
     """What was accepted, postponed or paused, and events that were put off, go on as if the clock had not been set."""
-    async with town(tmp_path, store, clock, status(503)) as it:
-        is_mended = False
+    it.consumer.answers.append(status(503))
+    it.upstream.on("/orders", Answer(503))
+    assert status_of(await send(it.one.port, "told")) == (201, "stored")
+    await it.consumer.wait_received(1)
+    postponed = await send(it.one.port, "postponed", target="/orders", headers=ASYNC)
+    assert postponed.status == 202
+    await eventually(lambda: it.arrivals()["postponed"], 20.0, "it was sent once")
+    clock.move(seconds)
+    it.upstream.on("/orders", Answer(201))
+    fresh = await send(it.two.port, "fresh", target="/orders", headers=ASYNC)
+    assert fresh.status == 202
+    for accepted in (postponed, fresh):
 
-        def answered(received: Received) -> Answer:
-            return Answer(201) if is_mended or received.target == b"/charges" else Answer(503)
+        async def is_done(accepted: Response = accepted) -> bool:
+            return await it.state(it.one, accepted) == "completed"
 
-        it.upstream.on(None, answered)
-        assert status_of(await send(it.one.port, "told")) == (201, "stored")
-        await it.consumer.wait_received(1)
-        postponed = await send(it.one.port, "postponed", target="/orders", headers=_ASYNC)
-        assert postponed.status == 202
-        await eventually(lambda: it.arrivals()["postponed"], 20.0, "it was sent once")
-        clock.move(seconds)
-        is_mended = True
-        fresh = await send(it.two.port, "fresh", target="/orders", headers=_ASYNC)
-        assert fresh.status == 202
-        for accepted in (postponed, fresh):
-
-            async def is_done(accepted: Response = accepted) -> bool:
-                return await it.state(it.one, accepted) == "completed"
-
-            await eventually(is_done, 40.0, "it is delivered")
-        # Of `told`, which was refused once, and of the two others.
-        received = await it.consumer.wait_received(4, 40.0)
-        assert len({each.id for each in received}) == 3
-        assert await it.word(it.two, "told") == "replayed"
-        counts = it.arrivals()
-        assert counts.pop("postponed") <= 3
-        assert counts == Counter(("told", "fresh"))
-
-
-async def test_a_gateway_that_dies_with_what_it_accepted(
-    tmp_path: Path, store: dict[str, Any], clock: WallClock
-) -> None:
-    """What no attempt was made of yet is delivered by whoever comes next, also by a clock that was set back."""
-    async with town(tmp_path, store, clock) as it:
-        it.upstream.on(None, Answer(503))
-        accepted = [await send(it.one.port, f"a{number}", target="/orders", headers=_ASYNC) for number in range(5)]
-        assert {each.status for each in accepted} == {202}
-        it.one.kill()
-        it.two.kill()
-        clock.move(-DAY_SECONDS)
-        it.upstream.on(None, Answer(201))
-        await it.two.start()
-
-        async def are_done() -> bool:
-            states = await asyncio.gather(*map(partial(it.state, it.two), accepted))
-            return set(states) <= {"completed", "in_doubt"}
-
-        await eventually(are_done, 40.0, "all are delivered, or were under way when their gateway died")
+        await eventually(is_done, 40.0, "it is delivered")
+    # Of `told`, which was refused once, and of the two others.
+    received = await it.consumer.wait_received(4, 40.0)
+    assert len({each.id for each in received}) == 3
+    assert await it.word(it.two, "told") == "replayed"
+    counts = it.arrivals()
+    assert counts.pop("postponed") <= 3
+    assert counts == Counter(("told", "fresh"))

@@ -84,22 +84,18 @@ def test_the_judge_finds(case: str) -> None:
 
 
 def test_the_judge_lets_pass() -> None:
-    """A history without a broken promise passes: a refusal, then the execution, then two replays."""
+    """A refusal, then the execution, then two replays. What one replays from its journal may be in doubt at another,
+    until that one has replayed it too; also where nobody was there to hear that it was journaled."""
     refused = replace(
         _FIRST, number=3, begin=0.0, end=0.5, status=503, verdict="released", nonce="n-0", answer=b"later"
     )
     deeds = {1: _DONE, 0: Arrival("/charges", 3, "op", "0", Deed.REFUSED)}
     assert judge([refused, _FIRST, _AGAIN, replace(_AGAIN, number=4, verdict=None)], deeds, [_ANSWER]) == []
-
-
-@pytest.mark.parametrize("first", ["journaled", None])
-def test_the_judge_knows_what_only_one_gateway_knows(first: str | None) -> None:
-    """What one replays from its journal may be in doubt at another, until that one has replayed it too; also where
-    nobody was there to hear that it was journaled."""
-    calls = [replace(_JOURNALED, verdict=first), _FROM_JOURNAL, _IN_DOUBT]
-    assert judge(calls, {1: _DONE}, [_ANSWER]) == []
-    by_record = replace(_AGAIN, number=4, gateway=2)
-    assert any("after it was answered" in fault for fault in judge([*calls, by_record], {1: _DONE}, [_ANSWER]))
+    for first in ("journaled", None):
+        calls = [replace(_JOURNALED, verdict=first), _FROM_JOURNAL, _IN_DOUBT]
+        assert judge(calls, {1: _DONE}, [_ANSWER]) == []
+        by_record = replace(_AGAIN, number=4, gateway=2)
+        assert any("after it was answered" in fault for fault in judge([*calls, by_record], {1: _DONE}, [_ANSWER]))
 
 
 def test_an_absence_excuses_the_journal_of_its_own_gateway_alone() -> None:

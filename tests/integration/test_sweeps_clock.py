@@ -6,8 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.integration.hand import assert_replayed, soon
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, calling, gateways_on, key_of, nonce_of, send, wait_answered
 from tests.support.gateway import GatewayProcess
@@ -24,7 +24,7 @@ from tests.support.http import Response
 from tests.support.postgres import PostgresInstallation, PostgresServer
 from tests.support.redis import RedisServer
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
-from tests.support.wall_clock import WallClock, wall_clock
+from tests.support.wall_clock import WallClock
 
 HOUR_SECONDS: Final = 3600
 # A statement that a jump lets time out is repeated, and an answer may wait for it in the journal.
@@ -41,33 +41,6 @@ _ROUTES: Final = [
 ]
 
 
-@dataclass(frozen=True)
-class Servers:
-    """What remembers."""
-
-    postgres: PostgresServer
-    redis: RedisServer
-
-
-@pytest.fixture
-def clock(server_workspace: Path) -> Iterator[WallClock]:
-    """The one that jumps."""
-    with wall_clock(server_workspace / "clock") as moved:
-        yield moved
-
-
-@pytest.fixture
-def servers(
-    whose: str, clock: WallClock, postgres_installation: PostgresInstallation, server_workspace: Path
-) -> Iterator[Servers]:
-    """A Postgres and a Redis of this test's own, of which one is under the clock if the test says so."""
-    through = {name: clock.through if whose == name else () for name in ("postgres", "redis")}
-    postgres = PostgresServer(postgres_installation, server_workspace / "pg-clock", through=through["postgres"])
-    redis = RedisServer(server_workspace / "redis-clock", through=through["redis"])
-    with postgres.running(), redis.running():
-        yield Servers(postgres, redis)
-
-
 @dataclass
 class Town:
     """Two gateways on the same servers, the first of which is under the clock if the test says so.
@@ -77,7 +50,8 @@ class Town:
 
     one: GatewayProcess
     two: GatewayProcess
-    servers: Servers
+    postgres: PostgresServer
+    redis: RedisServer
     upstream: RecordingUpstream
     clock: WallClock
     whose: str
@@ -85,14 +59,14 @@ class Town:
 
     async def jump(self, seconds: int) -> None:
         """Move the clock in the middle of traffic, and see that whoever is under it, and nobody else, believes it."""
-        async with self._traffic():
+        async with calling(self._client, range(_CLIENTS)):
             await self._wait_for_more(2 * _CLIENTS)
             self.clock.move(seconds)
             shown = {
                 "gateway": await _shown_by(self.one),
                 "other gateway": await _shown_by(self.two),
-                "postgres": float(await self.servers.postgres.fetch("SELECT extract(epoch FROM clock_timestamp())")),
-                "redis": float(self.servers.redis.time_seconds()),
+                "postgres": float(await self.postgres.fetch("SELECT extract(epoch FROM clock_timestamp())")),
+                "redis": float(self.redis.time_seconds()),
             }
             for name, shown_seconds in shown.items():
                 off = round((shown_seconds - time.time()) / 60) * 60
@@ -101,9 +75,7 @@ class Town:
 
     async def replays(self, first: Response, key: str, **how: Any) -> None:
         """Both gateways answer this key as it was answered."""
-        for gateway in (self.one, self.two):
-            again = await send(gateway.port, key, **how)
-            assert (status_of(again), nonce_of(again)) == ((first.status, "replayed"), nonce_of(first)), key
+        await assert_replayed(key, first, self.one, self.two, **how)
 
     async def words(self, key: str, **how: Any) -> set[str | None]:
         """What both gateways say of this key."""
@@ -115,16 +87,11 @@ class Town:
         statement = (
             "SELECT array_agg(lease_until_us ORDER BY id) FROM idempotency_gateway.operation WHERE state = 'claimed'"
         )
-        return list(await self.servers.postgres.fetch(statement) or ())
+        return list(await self.postgres.fetch(statement) or ())
 
     async def has_renewed(self, leases: list[int]) -> bool:
         """Whether all of these were set anew."""
         return all(now != before for now, before in zip(await self.leases(), leases, strict=True))
-
-    @asynccontextmanager
-    async def _traffic(self) -> AsyncIterator[None]:
-        async with calling(self._client, range(_CLIENTS)):
-            yield
 
     async def _client(self, number: int, done: asyncio.Event) -> None:
         source = random.Random(number)
@@ -144,93 +111,96 @@ async def _shown_by(gateway: GatewayProcess) -> float:
     return parsedate_to_datetime(date).timestamp()
 
 
-@asynccontextmanager
-async def town(tmp_path: Path, servers: Servers, clock: WallClock, whose: str) -> AsyncIterator[Town]:
-    """Running, and ready."""
-    store = {"durable": servers.postgres.url, "fast": servers.redis.url}
+@pytest.fixture
+async def it(
+    tmp_path: Path,
+    whose: str,
+    clock: WallClock,
+    postgres_installation: PostgresInstallation,
+    server_workspace: Path,
+    upstream: RecordingUpstream,
+) -> AsyncIterator[Town]:
+    """On a Postgres and a Redis of this test's own, of which one is under the clock if the test says so."""
+    through = {name: clock.through if whose == name else () for name in ("postgres", "redis")}
+    postgres = PostgresServer(postgres_installation, server_workspace / "pg-clock", through=through["postgres"])
+    redis = RedisServer(server_workspace / "redis-clock", through=through["redis"])
     # What a process remembers by itself would hide what the stores say.
     settings = {"lease": "6s", "journal_grace": "0s", "cache_max_age": "0s"}
-    async with RecordingUpstream() as upstream:
-        environments, changes = (
-            [clock.environment] if whose == "gateway" else [],
-            {"store": settings, "routes": _ROUTES},
-        )
-        async with gateways_on(store, tmp_path, upstream.url, ("one", "two"), environments=environments, **changes) as (
-            one,
-            two,
-        ):
-            yield Town(one, two, servers, upstream, clock, whose)
+    changes: Any = {"store": settings, "routes": _ROUTES}
+    environments = [clock.environment] if whose == "gateway" else []
+    with postgres.running(), redis.running():
+        where = {"durable": postgres.url, "fast": redis.url}, tmp_path, upstream.url, "ab"
+        async with gateways_on(*where, environments=environments, **changes) as pair:
+            yield Town(*pair, postgres, redis, upstream, clock, whose)
 
 
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS], ids=["forward", "back"])
 @pytest.mark.parametrize(
     "whose", ["postgres", *(pytest.param(each, marks=pytest.mark.full) for each in ("gateway", "redis"))]
 )
-async def test_a_clock_that_jumps_and_returns(
-    tmp_path: Path, servers: Servers, clock: WallClock, whose: str, seconds: int
-) -> None:
+async def test_a_clock_that_jumps_and_returns(it: Town, whose: str, seconds: int) -> None:
     """Nothing runs twice but by leave, what was answered is replayed, and what runs ends as its late answer says."""
-    async with town(tmp_path, servers, clock, whose) as it:
-        hold = asyncio.Event()
+    hold = asyncio.Event()
 
-        def answered(received: Received) -> Answer:
-            name = _name_of(received)
-            if name == "lost":
-                return Answer(ending=Ending.RESET, bytes_max=0)
-            is_held = name in ("runs", "order") and executions(it)[name] == 1
-            return Answer(201, hold=hold if is_held else _soon())
+    def answered(received: Received) -> Answer:
+        name = _name_of(received)
+        if name == "lost":
+            return Answer(ending=Ending.RESET, bytes_max=0)
+        is_held = name in ("runs", "order") and executions(it)[name] == 1
+        return Answer(201, hold=hold if is_held else soon())
 
-        it.upstream.on(None, answered)
-        kept, note = await send(it.one.port, "kept"), await send(it.one.port, "note", target="/notes")
-        assert status_of(kept) == status_of(note) == (201, "stored")
-        assert status_of(await send(it.two.port, "lost", target="/transfers"))[1] == "in-doubt"
-        runs = asyncio.create_task(send(it.one.port, "runs", deadline_seconds=120.0))
-        order = asyncio.create_task(send(it.one.port, "order", target="/orders", deadline_seconds=120.0))
-        await it.upstream.wait_for_requests(5)
-        again: Response | None = None
+    for path in ("/charges", None):
+        it.upstream.on(path, answered)
+    kept, note = await send(it.one.port, "kept"), await send(it.one.port, "note", target="/notes")
+    assert status_of(kept) == status_of(note) == (201, "stored")
+    assert status_of(await send(it.two.port, "lost", target="/transfers"))[1] == "in-doubt"
+    runs = asyncio.create_task(send(it.one.port, "runs", deadline_seconds=120.0))
+    order = asyncio.create_task(send(it.one.port, "order", target="/orders", deadline_seconds=120.0))
+    await it.upstream.wait_for_requests(5)
+    again: Response | None = None
 
-        for shown_seconds in (seconds, 0):
-            await it.jump(shown_seconds)
-            leases = await it.leases()
-            # By a clock that has gone an hour on since it was set, a lease is over.
-            is_lapsed = whose == "postgres" and shown_seconds == max(0, seconds)
-            assert await it.words("runs") <= ({"in-flight", "in-doubt"} if whose == "postgres" else {"in-flight"})
-            assert await it.words("lost", target="/transfers") == {"in-doubt"}
-            await it.replays(kept, "kept")
-            it.servers.redis.flush()
-            await it.replays(kept, "kept")
-            if whose == "postgres" and shown_seconds > 0:
-                note = await send(it.two.port, "note", target="/notes")
-                assert status_of(note) == (201, "stored"), "by the clock of who remembers it was to be forgotten"
-            await it.replays(note, "note", target="/notes")
-            if is_lapsed:
-                again = await wait_answered(it.two.port, "order", verdicts=_ANSWERED, target="/orders", headers=NOW)
-            elif again is None:
-                assert await it.words("order", target="/orders") == {"in-flight"}
-            it.two.kill()
-            await it.two.start()
-            await it.replays(kept, "kept")
-            if whose != "postgres" or shown_seconds < 0:
-                await eventually(partial(it.has_renewed, leases), what="what runs keeps its leases")
-                assert await it.words("runs") == {"in-flight"}
-
-        hold.set()
-        first = await runs
-        assert status_of(first) == (201, "stored")
-        await it.replays(first, "runs")
-        late = await order
-        if again is None:
-            assert status_of(late) == (201, "stored")
-        else:
-            assert (status_of(late), nonce_of(late)) == ((201, "replayed"), nonce_of(again))
-        await it.replays(late, "order", target="/orders")
-        for key, response in it.traffic.items():
-            await it.replays(response, key)
+    for shown_seconds in (seconds, 0):
+        await it.jump(shown_seconds)
+        leases = await it.leases()
+        # By a clock that has gone an hour on since it was set, a lease is over.
+        is_lapsed = whose == "postgres" and shown_seconds == max(0, seconds)
+        assert await it.words("runs") <= ({"in-flight", "in-doubt"} if whose == "postgres" else {"in-flight"})
         assert await it.words("lost", target="/transfers") == {"in-doubt"}
-        counts = executions(it)
-        assert counts.pop("order") == (1 if again is None else 2)
-        assert counts.pop("note") == (2 if whose == "postgres" and seconds > 0 else 1)
-        assert counts == Counter(["kept", "lost", "runs", *it.traffic])
+        await it.replays(kept, "kept")
+        it.redis.flush()
+        await it.replays(kept, "kept")
+        if whose == "postgres" and shown_seconds > 0:
+            note = await send(it.two.port, "note", target="/notes")
+            assert status_of(note) == (201, "stored"), "by the clock of who remembers it was to be forgotten"
+        await it.replays(note, "note", target="/notes")
+        if is_lapsed:
+            again = await wait_answered(it.two.port, "order", verdicts=_ANSWERED, target="/orders", headers=NOW)
+        elif again is None:
+            assert await it.words("order", target="/orders") == {"in-flight"}
+        it.two.kill()
+        await it.two.start()
+        await it.replays(kept, "kept")
+        if whose != "postgres" or shown_seconds < 0:
+            await eventually(partial(it.has_renewed, leases), what="what runs keeps its leases")
+            assert await it.words("runs") == {"in-flight"}
+
+    hold.set()
+    first = await runs
+    assert status_of(first) == (201, "stored")
+    await it.replays(first, "runs")
+    late = await order
+    if again is None:
+        assert status_of(late) == (201, "stored")
+    else:
+        assert (status_of(late), nonce_of(late)) == ((201, "replayed"), nonce_of(again))
+    await it.replays(late, "order", target="/orders")
+    for key, response in it.traffic.items():
+        await it.replays(response, key)
+    assert await it.words("lost", target="/transfers") == {"in-doubt"}
+    counts = executions(it)
+    assert counts.pop("order") == (1 if again is None else 2)
+    assert counts.pop("note") == (2 if whose == "postgres" and seconds > 0 else 1)
+    assert counts == Counter(["kept", "lost", "runs", *it.traffic])
 
 
 def executions(it: Town) -> Counter[str]:
@@ -241,10 +211,3 @@ def executions(it: Town) -> Counter[str]:
 def _name_of(received: Received) -> str:
     """The key as the caller gave it; what may be sent again carries another."""
     return "order" if received.target == b"/orders" else key_of(received)
-
-
-def _soon() -> asyncio.Event:
-    """An event that is set in a moment: something is always under way."""
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.03, event.set)
-    return event

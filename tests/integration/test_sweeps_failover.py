@@ -2,136 +2,126 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 import redis
 
+from tests.integration.hand import assert_replayed, begin, by_way_of
 from tests.support.eventually import eventually
-from tests.support.fleet import config_of, gateways, nonce_of, send, wait_answered
+from tests.support.fleet import gateways_on, send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of
 from tests.support.http import Response
 from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
 from tests.support.relay import Relay
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
+
+LOST = (503, "store-amnesia")
 
 
-async def test_failover_to_a_standby_that_lacks_the_last_commits(
-    tmp_path: Path, own_postgres: PostgresServer, postgres_installation: PostgresInstallation, server_workspace: Path
-) -> None:
-    """What the standby has is replayed; what it may have forgotten is refused and never executed a second time."""
-    async with (
-        RecordingUpstream() as upstream,
-        Relay(own_postgres.port) as replication,
-        Relay(own_postgres.port) as front,
-    ):
-        upstream.on("/charges", Answer(201))
-        standby = PostgresStandby(postgres_installation, server_workspace / "standby", own_postgres, replication.port)
-        store = {"durable": own_postgres.url.replace(f":{own_postgres.port}/", f":{front.port}/")}
-        # Nothing is answered out of memory: what is asked is what the store still knows.
-        settings = {"cache_max_age": "0s", "lease": "3s"}
-        places = [tmp_path / name for name in ("alive", "restarted")]
-        configs = [(config_of(store, place, upstream.url, store=settings), place) for place in places]
-        try:
-            async with gateways(*configs) as (alive, restarted):
-                standby.launch()
-                await eventually(standby.is_ready, 30.0, "the standby follows")
-                kept = await send(alive.port, "kept")
-                await eventually(standby.has_caught_up, 30.0, "the standby has what was acknowledged")
-                replication.refuse()
-                replication.cut()
-                lost = [await send(gateway.port, f"lost-{gateway.port}") for gateway in (alive, restarted)]
-                assert {status_of(answer) for answer in (kept, *lost)} == {(201, "stored")}
-                hold = asyncio.Event()
-                upstream.on("/charges", Answer(201, hold=hold))
-                under_way = asyncio.create_task(send(alive.port, "under-way"))
-                await upstream.wait_for_requests(4)
-                # What was seen last is noted in its own time; a stop is one.
-                assert restarted.terminate() == 0
-                own_postgres.crash()
-                await standby.promote()
-                front.target_port = standby.port
-                hold.set()
-                late = await under_way
-                await restarted.start()
-                for gateway in (alive, restarted):
-                    again = await decided(gateway, "kept")
-                    assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
-                    for key in (f"lost-{alive.port}", f"lost-{restarted.port}", "new"):
-                        assert status_of(await decided(gateway, key)) == (503, "store-amnesia")
-                    # Its claim is among what was lost, and so it cannot be recorded, but for its journal.
-                    again = await send(gateway.port, "under-way")
-                    assert again.status in (409, 503)
-                assert late.header("Idempotency-Status") in ("in-doubt", "journaled")
-                assert len(upstream.requests) == 4
-        finally:
-            standby.crash()
+@dataclass
+class Failover:
+    """A primary behind a relay of its own, and the standby that takes its place there. `kept` is what it has."""
+
+    primary: PostgresServer
+    standby: PostgresStandby
+    replication: Relay
+    front: Relay
+    upstream: RecordingUpstream
+    kept: Response | None = None
+
+    async def lose(self, *gateways: GatewayProcess) -> None:
+        """A key that the standby gets, and one for each of these gateways that it does not."""
+        self.standby.launch()
+        await eventually(self.standby.is_ready, 30.0, "the standby follows")
+        self.kept = await send(gateways[0].port, "kept")
+        await eventually(self.standby.has_caught_up, 30.0, "the standby has what was acknowledged")
+        self.replication.refuse()
+        self.replication.cut()
+        lost = [await send(gateway.port, f"lost-{number}") for number, gateway in enumerate(gateways)]
+        assert {status_of(answer) for answer in (self.kept, *lost)} == {(201, "stored")}
+
+    async def end(self) -> None:
+        self.primary.crash()
+        await self.standby.promote()
+        self.front.target_port = self.standby.port
+
+    async def assert_lost(self, gateway: GatewayProcess, *keys: str) -> None:
+        """It refuses these, and replays what the standby has."""
+        for key in keys:
+
+            async def decided(key: str = key) -> tuple[int, str | None] | None:
+                found = status_of(await send(gateway.port, key))
+                return None if found == (503, "store-unavailable") else found
+
+            assert await eventually(decided, 30.0, f"{key} is decided") == LOST
+        assert self.kept is not None
+        await assert_replayed("kept", self.kept, gateway)
 
 
-async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
-    tmp_path: Path,
+@pytest.fixture
+async def failover(
     own_postgres: PostgresServer,
     postgres_installation: PostgresInstallation,
     server_workspace: Path,
-    redis_url: str,
-) -> None:
-    """With an empty directory of its own it knows by the note in Redis that keys which the standby lacks were used."""
-    async with (
-        RecordingUpstream() as upstream,
-        Relay(own_postgres.port) as replication,
-        Relay(own_postgres.port) as front,
-    ):
-        upstream.on("/charges", Answer(201))
-        standby = PostgresStandby(postgres_installation, server_workspace / "follower", own_postgres, replication.port)
-        durable = own_postgres.url.replace(f":{own_postgres.port}/", f":{front.port}/")
-        store = {"durable": durable, "fast": redis_url}
-        places = {name: tmp_path / name for name in ("one", "two", "fresh")}
-        configs = {
-            name: (config_of(store, place, upstream.url, store={"cache_max_age": "0s", "promotion_wait": "1s"}), place)
-            for name, place in places.items()
-        }
+    upstream: RecordingUpstream,
+) -> AsyncIterator[Failover]:
+    async with Relay(own_postgres.port) as replication, Relay(own_postgres.port) as front:
+        place = server_workspace / f"{own_postgres.directory.name}-standby"
+        standby = PostgresStandby(postgres_installation, place, own_postgres, replication.port)
         try:
-            async with gateways(configs["one"], configs["two"]) as known:
-                standby.launch()
-                await eventually(standby.is_ready, 30.0, "the standby follows")
-                kept = await send(known[0].port, "kept")
-                await eventually(standby.has_caught_up, 30.0, "the standby has what was acknowledged")
-                replication.refuse()
-                replication.cut()
-                lost = [await send(gateway.port, f"lost-{number}") for number, gateway in enumerate(known)]
-                assert {status_of(answer) for answer in (kept, *lost)} == {(201, "stored")}
-            # Both are dead, and have noted nothing since.
-            own_postgres.crash()
-            await standby.promote()
-            front.target_port = standby.port
-            forget_copies(redis_url)
-            async with gateways(configs["fresh"]) as (fresh,):
-                # Both may come back and speak: it waits for them for a second.
-                again = await wait_answered(fresh.port, "kept", verdicts=frozenset(("replayed",)))
-                assert (status_of(again), nonce_of(again)) == ((201, "replayed"), nonce_of(kept))
-                for key in ("lost-0", "lost-1", "new"):
-                    assert status_of(await decided(fresh, key)) == (503, "store-amnesia")
-                async with gateways(configs["one"], configs["two"]) as known:
-                    for gateway in known:
-                        assert status_of(await decided(gateway, "lost-0")) == (503, "store-amnesia")
-            assert len(upstream.requests) == 3
+            yield Failover(own_postgres, standby, replication, front, upstream)
         finally:
             standby.crash()
 
 
-async def decided(gateway: GatewayProcess, key: str) -> Response:
-    """The response to this key, once the gateway has found the other server and knows what to think of it."""
+async def test_failover_to_a_standby_that_lacks_the_last_commits(tmp_path: Path, failover: Failover) -> None:
+    """What the standby has is replayed; what it may have forgotten is refused and never executed a second time."""
+    store = {"durable": by_way_of(failover.front, failover.primary.url)}
+    # Nothing is answered out of memory: what is asked is what the store still knows.
+    changes: Any = {"store": {"cache_max_age": "0s", "lease": "3s"}}
+    upstream = failover.upstream
+    async with gateways_on(store, tmp_path, upstream.url, ("alive", "restarted"), **changes) as (alive, restarted):
+        await failover.lose(alive, restarted)
+        under_way, hold = await begin(alive, upstream, "under-way")
+        # What was seen last is noted in its own time; a stop is one.
+        assert restarted.terminate() == 0
+        await failover.end()
+        hold.set()
+        late = await under_way
+        await restarted.start()
+        for gateway in (alive, restarted):
+            await failover.assert_lost(gateway, "lost-0", "lost-1", "new")
+            # Its claim is among what was lost, and so it cannot be recorded, but for its journal.
+            assert (await send(gateway.port, "under-way")).status in (409, 503)
+        assert late.header("Idempotency-Status") in ("in-doubt", "journaled")
+        assert len(upstream.requests) == 4
 
-    async def response() -> Response | None:
-        found = await send(gateway.port, key)
-        return None if status_of(found) == (503, "store-unavailable") else found
 
-    return await eventually(response, 30.0, f"{key} is decided")
-
-
-def forget_copies(url: str) -> None:
-    """Take every answer out of Redis, so that nothing is known of a key but what the durable store has."""
-    with redis.Redis.from_url(url) as client:
+async def test_the_first_gateway_after_a_failover_is_a_fresh_one(
+    tmp_path: Path, failover: Failover, redis_url: str
+) -> None:
+    """With an empty directory of its own it knows by the note in Redis that keys which the standby lacks were used."""
+    store = {"durable": by_way_of(failover.front, failover.primary.url), "fast": redis_url}
+    changes: Any = {"store": {"cache_max_age": "0s", "promotion_wait": "1s"}}
+    where = store, tmp_path, failover.upstream.url
+    async with gateways_on(*where, ("one", "two"), **changes) as known:
+        await failover.lose(*known)
+    # Both are dead, and have noted nothing since.
+    await failover.end()
+    with redis.Redis.from_url(redis_url) as client:
+        # Nothing is known of a key but what the durable store has.
         for copy in client.scan_iter("idempotency-gateway:*:{*"):
             client.delete(copy)
+    async with gateways_on(*where, ("fresh",), **changes) as (fresh,):
+        # Both may come back and speak: it waits for them for a second.
+        await wait_answered(fresh.port, "kept", verdicts=frozenset(("replayed",)))
+        await failover.assert_lost(fresh, "lost-0", "lost-1", "new")
+        async with gateways_on(*where, ("one", "two"), **changes) as known:
+            for gateway in known:
+                await failover.assert_lost(gateway, "lost-0")
+    assert len(failover.upstream.requests) == 3

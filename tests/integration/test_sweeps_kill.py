@@ -14,7 +14,7 @@ from tests.support.gateway import GatewayProcess
 from tests.support.house import status_of, stores
 from tests.support.http import Response
 from tests.support.trap import Trap
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
 _WRITES_MAX = 100
 
@@ -32,13 +32,9 @@ class Life:
 store = stores("sqlite", "postgres-redis")
 
 
-async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path) -> None:
+async def test_killed_at_every_write(store: dict[str, Any], tmp_path: Path, upstream: RecordingUpstream) -> None:
     """Wherever in one operation's life its gateway is killed, it has one effect at most and one answer for ever."""
-    async with (
-        RecordingUpstream() as upstream,
-        process(store, tmp_path, upstream.url, store={"lease": "3s"}) as gateway,
-    ):
-        upstream.on("/charges", Answer(201, body=b"charged"))
+    async with process(store, tmp_path, upstream, store={"lease": "3s"}) as gateway:
         lives: list[Life] = []
         first: Response | None = None
         for number in itertools.count(1):

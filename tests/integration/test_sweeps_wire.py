@@ -9,27 +9,33 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.integration.hand import by_way_of
 from tests.support.fleet import key_of, nonce_of, process, send, wait_answered
 from tests.support.house import sqlite_store, status_of
-from tests.support.postgres import Postgres
 from tests.support.relay import Course, Fault, Relay, Rule
 from tests.support.upstream import Answer, Ending, Received, RecordingUpstream
 
 _CHUNKS_MAX = 200
 
 
-@pytest.mark.parametrize("is_cold", [False, True], ids=["warm", "reconnecting"])
-@pytest.mark.parametrize("direction", ["replies", "statements"])
+@pytest.mark.parametrize(
+    ("direction", "is_cold"),
+    [
+        pytest.param("replies", False, id="replies"),
+        pytest.param("statements", False, id="statements"),
+        pytest.param("replies", True, id="replies-while-it-connects"),
+        pytest.param("statements", True, id="statements-while-it-connects", marks=pytest.mark.full),
+    ],
+)
 async def test_every_chunk_of_the_store_lost(
-    tmp_path: Path, postgres_server: Postgres, postgres_url: str, direction: str, is_cold: bool
+    tmp_path: Path, postgres_url: str, upstream: RecordingUpstream, direction: str, is_cold: bool
 ) -> None:
     """Whichever message to or from Postgres is lost, nothing runs twice, and the retry gets the answer in the lease."""
-    port = _port_of(postgres_url)
-    async with RecordingUpstream() as upstream, Relay(port) as relay:
-        store = {"durable": postgres_url.replace(f":{port}/", f":{relay.port}/")}
-        async with process(store, tmp_path, upstream.url, store={"lease": "3s"}) as gateway:
+    async with Relay(urlsplit(postgres_url).port or 5432) as relay:
+        store = {"durable": by_way_of(relay, postgres_url)}
+        async with process(store, tmp_path, upstream, store={"lease": "3s"}) as gateway:
             course: Course = relay.to_client if direction == "replies" else relay.to_target
-            assert status_of(await send(gateway.port, "warm")) == (200, "stored")
+            assert status_of(await send(gateway.port, "warm")) == (201, "stored")
             for number in itertools.count(1):
                 assert number < _CHUNKS_MAX, "the operation never ends"
                 key = f"key-{number}"
@@ -38,19 +44,15 @@ async def test_every_chunk_of_the_store_lost(
                 course.ambush(number, Fault.RESET)
                 first = await send(gateway.port, key)
                 has_fired = course.stand_down()
-                assert status_of(first) in ((200, "stored"), (200, "journaled"), (503, "store-unavailable"))
+                assert status_of(first) in ((201, "stored"), (201, "journaled"), (503, "store-unavailable"))
                 # Executed now where the first was refused; never in doubt, because the gateway lived all the time.
                 second = await wait_answered(gateway.port, key, verdicts=frozenset(("stored", "replayed")))
-                if first.status == 200:
-                    assert (status_of(second), nonce_of(second)) == ((200, "replayed"), nonce_of(first))
+                if first.status == 201:
+                    assert (status_of(second), nonce_of(second)) == ((201, "replayed"), nonce_of(first))
                 assert [key_of(received) for received in upstream.requests].count(key) == 1
                 if not has_fired:
                     break
             assert number > 2, "an operation takes a claim and an answer"
-
-
-def _port_of(url: str) -> int:
-    return urlsplit(url).port or 5432
 
 
 _HEAD = b"HTTP/1.1 201 Created\r\nX-A: b\r\n"
@@ -61,16 +63,15 @@ _ANSWERS = {
 }
 
 
-async def test_every_byte_of_the_answer_cut(tmp_path: Path) -> None:
+async def test_every_byte_of_the_answer_cut(tmp_path: Path, upstream: RecordingUpstream) -> None:
     """An answer that is cut at any byte is in doubt, and no retry ever gets a part of it or has a second effect."""
-    store = sqlite_store(tmp_path)
 
     def cut(received: Received) -> Answer:
         framing, ending, count = key_of(received).split("-")
         return Answer(raw=_ANSWERS[framing], bytes_max=int(count), ending=Ending[ending])
 
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
-        upstream.on("/charges", cut)
+    upstream.on("/charges", cut)
+    async with process(sqlite_store(tmp_path), tmp_path, upstream) as gateway:
 
         async def judge(framing: str, ending: Ending, count: int) -> None:
             """One cut, and a retry."""
@@ -98,15 +99,12 @@ def _is_whole(framing: str, ending: Ending, count: int) -> bool:
     return count == len(raw)
 
 
-async def test_every_byte_of_the_request_cut(tmp_path: Path) -> None:
+async def test_every_byte_of_the_request_cut(tmp_path: Path, upstream: RecordingUpstream) -> None:
     """A request that is cut at any byte on its way to the upstream is in doubt, and is never sent again."""
-    store = sqlite_store(tmp_path)
     async with (
-        RecordingUpstream() as upstream,
         Relay(upstream.port) as relay,
-        process(store, tmp_path, f"http://127.0.0.1:{relay.port}") as gateway,
+        process(sqlite_store(tmp_path), tmp_path, f"http://127.0.0.1:{relay.port}") as gateway,
     ):
-        upstream.on("/charges", Answer(201))
         assert status_of(await send(gateway.port, "whole")) == (201, "stored")
         request_bytes = relay.to_target.forwarded_bytes
         key = ""

@@ -62,21 +62,6 @@ async def wait_has_all(gateway: GatewayProcess) -> None:
     await eventually(has_all, PATIENCE_SECONDS, "it has all turns")
 
 
-@pytest.mark.full
-async def test_another_gateway_takes_over(fleet: list[GatewayProcess]) -> None:
-    """From one that is frozen, which knows when it goes on that its turn is over, and from one that was killed."""
-    owner, other = await owner_of(fleet)
-    owner.pause()
-    try:
-        await wait_has_all(other)
-    finally:
-        owner.resume()
-    assert await duties(owner) == set()
-    assert await duties(other) == DUTIES
-    other.kill()
-    await wait_has_all(owner)
-
-
 async def test_every_gateway_hears_of_a_lost_memory_and_that_it_is_accepted(
     fleet: list[GatewayProcess], postgres_url: str
 ) -> None:

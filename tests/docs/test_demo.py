@@ -71,7 +71,6 @@ def test_the_story_comes_out_as_told() -> None:
     assert said.rstrip().endswith("The ledger shows 5.")
 
 
-@pytest.mark.full
 def test_the_three_corners_come_out_as_the_guide_says() -> None:
     """Charges, webhooks and events go through a `kill -9`, and each corner that is left out leaks what it holds."""
     said = run_program("demo", "--triangle")

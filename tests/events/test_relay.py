@@ -347,7 +347,7 @@ async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House
     await house.complete(2)
     await pump(relay)
     await pump(await house.relay())
-    house.store.memory.clock.advance(2 * KEEP_SECONDS)
+    house.clock.advance(2 * KEEP_SECONDS)
     await pump(relay)
     assert len(house.a.published) == 1
     backlog = (await house.store.cold.sinks(SERVICE))["a"]

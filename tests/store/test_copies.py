@@ -6,15 +6,13 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-
-from gateway.store.base import Unreadable
-
-from gateway.store.relational.rows import pack, unpack
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record
+from gateway.store.base import Unreadable
 from gateway.store.redis.store import ERA_BYTES, decode, encode
+from gateway.store.relational.rows import pack, unpack
 from tests.conformance.hand import ANSWER, Hand
 from tests.support.memory_store import MemoryStore
 

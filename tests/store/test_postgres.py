@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.support.ports import free_port
-
 from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.core.operation import Applied, Audit, Content, Fenced, State, microseconds
 from gateway.core.outbox import Outbox, Part, Subscription
@@ -33,6 +31,7 @@ from tests.store.postgres_sessions import opened, roles, session, url_as
 from tests.support.eventually import eventually
 from tests.support.house import house, status_of
 from tests.support.memory_store import ManualClock
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Fault, Relay, Rule
 from tests.support.serving import GATEWAY, serving

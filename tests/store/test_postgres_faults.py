@@ -326,3 +326,18 @@ async def test_every_row_is_fenced_after_a_takeover_elsewhere(migrated_url: str)
         assert isinstance(await store.apply(late), Fenced)
         assert await state(other, hand) is State.CLAIMED
         assert hand.record.lease_until_us - hand.snapshot.now_us <= microseconds(60)
+
+
+async def test_a_slow_reply_hides_no_event(own_postgres: PostgresServer) -> None:
+    """A gateway that was told the time when the server was slow finds at once what another one wrote afterwards."""
+    outbox = Outbox(SERVICE, "urn:shop", (Subscription("sink", frozenset(EventType)),))
+    async with (
+        opened(own_postgres.url, outbox=outbox) as other,
+        Relay(own_postgres.port) as relay,
+        opened(relayed(relay), outbox=outbox) as store,
+    ):
+        relay.to_client.delay_seconds = 0.5
+        assert await store.lease_events(SERVICE, {"sink": 1}, microseconds(1)) == []
+        relay.to_client.delay_seconds = 0.0
+        await do(other, Hand(), Hand.claim, Hand.complete)
+        assert len(await store.lease_events(SERVICE, {"sink": 1}, microseconds(1))) == 1

@@ -56,7 +56,6 @@ async def test_a_duplicate_that_waits_at_another_gateway(store: dict[str, Any], 
 
 
 async def test_a_purge_reaches_what_another_gateway_remembers(store: dict[str, Any], tmp_path: Path) -> None:
-    """A response that was purged is not given from memory any more."""
     async with house(store, tmp_path / "a") as home, neighbour(store, tmp_path / "b", home.upstream) as other:
         assert status_of(await home.send()) == (200, "stored")
         assert status_of(await other.send()) == (200, "replayed")

@@ -14,11 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.journal import no_journal
-from gateway.admin.resolution import Changed, NothingHappened, Refusal, Refused
-from gateway.app.operating import operations_on
 from gateway.app.parts import Environment
-from gateway.core.operation import Audit, State
+from gateway.core.operation import State
+from tests.http.gateway.asking import until
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
@@ -98,20 +96,6 @@ async def test_a_404_frees_the_key_once_no_request_can_arrive(
         assert not await is_believed(home)
         clocks.pass_time(2, home)
         assert await is_believed(home, wait_seconds=20)
-
-
-async def test_an_operator_waits_until_no_request_can_arrive(clocks: Clocks) -> None:
-    """That nothing happened is refused for as long as a probe's 404 is, unless it is forced."""
-    async with asked_about(clocks) as home:
-        config, ruling, audit = home.gateway.config, NothingHappened(), Audit("ann", "asked them")
-        operations = operations_on(config, home.gateway._store, no_journal)
-        operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
-        clocks.pass_time(RESPONSE_SECONDS + TCP_SECONDS - 1, home)
-        refusal = await operations.resolve(operation_id, ruling, audit, is_forced=False)
-        assert isinstance(refusal, Refused)
-        assert refusal.reason is Refusal.EARLY
-        clocks.pass_time(2, home)
-        assert isinstance(await operations.resolve(operation_id, ruling, audit, is_forced=False), Changed)
 
 
 async def test_a_404_frees_no_key_after_a_step_of_the_store_s_clock(clocks: Clocks) -> None:
@@ -221,18 +205,6 @@ NEW = {"id": "new", "key": "fedcba9876543210fedcba9876543210"}
 OLD = {"id": "old", "key": "0123456789abcdef0123456789abcdef"}
 
 
-async def test_records_of_a_retired_fingerprint_key(tmp_path: Path) -> None:
-    """After a rotation repeats are still compared with what was recorded under the key before."""
-    section = sqlite_store(tmp_path)
-    async with house(section, tmp_path, secrets={"fingerprint_key": OLD}) as home:
-        assert status_of(await home.send("k1")) == (200, "stored")
-        await home.gateway.stop()
-        async with neighbour(section, tmp_path, home.upstream, secrets={"fingerprint_key": [NEW, OLD]}) as later:
-            assert status_of(await later.send("k1")) == (200, "replayed")
-            assert status_of(await later.send("k1", b"other")) == (422, "key-reused")
-            assert status_of(await later.send("k2")) == (200, "stored")
-
-
 FINGERPRINT_KEY = {"secrets": {"fingerprint_key": OLD}}
 # Without this, the start is refused.
 ACCEPTED = {"route": {"identity_change": "accept"}}
@@ -323,9 +295,5 @@ async def test_a_stores_clock_runs_nothing_again(monkeypatch: pytest.MonkeyPatch
             assert status_of(await other.send("before")) == (200, "replayed")
             hold.set()
             assert status_of(await running) == (201, "stored")
-
-            async def replayed() -> bool:
-                return status_of(await other.send("running")) == (201, "replayed")
-
-            await eventually(replayed)
+            await until((201, "replayed"), other.send, "running")
         assert len(home.upstream.requests) == 3

@@ -35,7 +35,6 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture
 def spooled() -> Iterator[BinaryIO]:
-    """A file without a name, as bodies are spooled to."""
     with tempfile.TemporaryFile() as file:
         yield file
 
@@ -78,7 +77,6 @@ async def test_a_file_that_is_shorter_than_declared_is_never_a_complete_request(
 
 
 def descriptors() -> int:
-    """How many are open in this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -192,7 +190,6 @@ async def nothing() -> AsyncIterator[bytes]:
 def head_of(
     *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/", body: OutboundBody = b""
 ) -> bytes:
-    """The bytes of a request that can be sent."""
     wire = request_bytes(RequestHead(method, target, IndexedHeaders(fields)), body)
     assert wire is not None
     return wire[0]

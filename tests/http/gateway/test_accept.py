@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -294,30 +293,22 @@ async def test_what_is_accepted_at_once_is_limited(
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [lost, dropped], ids=["took effect", "did not"])
-async def test_a_lost_acknowledgement_is_asked_for_again(tmp_path: Path, fault: Callable[[], Fault]) -> None:
-    """The same command finds out, and the request is kept once."""
-    async with desk(tmp_path) as it:
-        it.store.on("accept", fault(), fault())
-        response = await it.accept()
-        assert status_of(response) == ACCEPTED
-        assert response.header("Idempotent-Replayed") is None
-        assert it.store.said.count("accept") == 3
-        record = (await it.record()).record
-        assert record is not None
-        assert record.token == 1
-
-
-async def test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Patience ends in 503, which promises neither; the request was kept all the same, and its repeat gets the 202."""
+async def test_a_lost_acknowledgement_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command finds out, and the request is kept once. Patience ends in 503, which promises neither; the
+    request was kept all the same, and its repeat gets the 202."""
+    for name, fault in (("took effect", lost()), ("did not", dropped())):
+        async with desk(tmp_path / name) as it:
+            it.store.on("accept", fault, fault)
+            response = await it.accept()
+            assert (status_of(response), response.header("Idempotent-Replayed")) == (ACCEPTED, None), name
+            record = (await it.record()).record
+            assert record is not None
+            assert (it.store.said.count("accept"), record.token) == (3, 1), name
     monkeypatch.setattr(product, "_STORE_SECONDS_MAX", 0.3)
-    async with desk(tmp_path) as it:
+    async with desk(tmp_path / "in vain") as it:
         it.store.break_("accept", fault=lost())
         response = await it.accept()
-        assert status_of(response) == (503, "in-doubt")
-        assert response.header("Retry-After") == "1"
+        assert (status_of(response), response.header("Retry-After")) == ((503, "in-doubt"), "1")
         assert b"Nothing was executed" not in response.body
         it.store.mend()
         again = await it.accept()

@@ -185,8 +185,10 @@ async def test_each_verdict_with_each_status(tmp_path: Path, row: str, errors: s
 TYPE = "https://docs.example.com/problems/"
 
 
-def form_of(problem: dict[str, Any]) -> tuple[object, ...]:
+def form_of(response: Response) -> tuple[object, ...]:
     """What every problem has, of whatever part of the gateway; `detail` and `title` are texts."""
+    problem = problem_of(response)
+    assert problem is not None
     assert problem["title"]
     assert problem["detail"] == problem["error"]["message"] != ""
     return problem["status"], problem["type"], problem["code"], problem["error"]["code"], problem["retryable"]
@@ -210,9 +212,7 @@ async def test_a_problem_of_the_status_resource(
         url = (await it.accept()).header("Location") or ""
         await it.drive(*STEPS["completed"])
         response = await it.see(target if target.startswith("/_") else url + target, method=method)
-        problem = problem_of(response)
-        assert problem is not None
-        assert form_of(problem) == (status, TYPE + code, code, code, False)
+        assert form_of(response) == (status, TYPE + code, code, code, False)
         assert should_retry(response) is False
 
 
@@ -234,9 +234,7 @@ async def test_what_is_no_request(tmp_path: Path, data: bytes, status: int) -> N
     async with house(sqlite_store(tmp_path), tmp_path, errors={"type_base": TYPE}) as home:
         response = await http.exchange(home.port, data)
     check_advice(response)
-    problem = problem_of(response)
-    assert problem is not None
-    assert form_of(problem) == (status, TYPE + "request-invalid", "request-invalid", "request-invalid", False)
+    assert form_of(response) == (status, TYPE + "request-invalid", "request-invalid", "request-invalid", False)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +257,5 @@ async def test_what_is_not_protected(
         else:
             home.upstream.on(target, answer)
         response = await home.send(None, target=target)
-    problem = problem_of(response)
-    assert problem is not None
-    assert form_of(problem) == (status, TYPE + code, code, code, retryable)
+    assert form_of(response) == (status, TYPE + code, code, code, retryable)
     assert should_retry(response) is (True if retryable else None)

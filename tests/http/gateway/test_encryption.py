@@ -20,7 +20,7 @@ from tests.admin.shell import CUT, Shell
 from tests.http.gateway.asking import metric
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
-from tests.support.house import House, config_text, house, neighbour, sqlite_store, status_of
+from tests.support.house import ROUTE, House, config_text, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.sentinel import Sentinel
 from tests.support.upstream import Answer, RecordingUpstream
@@ -105,12 +105,8 @@ async def test_what_cannot_be_redacted_is_not_kept(tmp_path: Path) -> None:
 A, B = {"id": "a", "key": "a1" * 32}, {"id": "b", "key": "b2" * 32}
 SENTINEL = Sentinel("Zqxjkvbpyw")
 TEXT = SENTINEL.text
-ROUTE: dict[str, Any] = {
-    "name": "charge",
+KEYED: dict[str, Any] = ROUTE | {
     "match": {"path": "/s/{rest:.*}"},
-    "key": {"header": "Idempotency-Key", "required": True},
-    "scope": {"header": "X-Tenant", "from": "any"},
-    "outcome": {"preset": "standard"},
     "in_flight": {"wait": "0s"},
     "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
 }
@@ -123,7 +119,7 @@ EVENTS = {"sinks": [{"name": "lines", "kind": "webhook", "url": "http://127.0.0.
 def changes(*keys: dict[str, str], **secrets: Any) -> dict[str, Any]:
     """The configuration with these encryption keys."""
     found: dict[str, Any] = {
-        "routes": [ROUTE | (ACCEPT if keys else {})],
+        "routes": [KEYED | (ACCEPT if keys else {})],
         "store": {"clear_keys": True, "cache_max_age": "0s"},
         "delivery": {"workers": 0},
         "events": EVENTS,
@@ -254,7 +250,12 @@ async def test_switched_on_in_a_living_store(store: Store, tmp_path: Path) -> No
             await as_before(last, keys)
 
 
-@pytest.mark.parametrize("before", [[], [B | {"id": "c"}]], ids=["encrypts", "opens"])
+@pytest.mark.parametrize(
+    ("store", "before"),
+    [("sqlite", []), ("sqlite", [B | {"id": "c"}]), ("postgres", []), ("postgres-redis", [])],
+    ids=["sqlite-encrypts", "sqlite-opens", "postgres-encrypts", "postgres-redis-encrypts"],
+    indirect=["store"],
+)
 async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Path, before: list[Any]) -> None:
     """No gateway starts with it, `check --store` says so, and what `rekey` cannot open with it is no success."""
     others = {"encryption": [*before, A | {"key": "c3" * 32}]}

@@ -84,7 +84,15 @@ def fingerprint_keys(*named: tuple[str, str]) -> dict[str, Any]:
     return {"secrets": {"fingerprint_key": keys} if keys else {}}
 
 
-@pytest.mark.parametrize("without", [(("two", "2"),), (("one", "2"),), ()], ids=["another", "another-secret", "none"])
+@pytest.mark.parametrize(
+    ("store", "without"),
+    [
+        ("sqlite", (("two", "2"),)), ("sqlite", (("one", "2"),)), ("sqlite", ()),
+        ("postgres", (("two", "2"),)), ("postgres-redis", (("two", "2"),)),
+    ],
+    ids=["sqlite-another", "sqlite-another-secret", "sqlite-none", "postgres-another", "postgres-redis-another"],
+    indirect=["store"],
+)  # fmt: skip
 async def test_a_fingerprint_key_that_is_lost(
     store: Store, tmp_path: Path, without: tuple[tuple[str, str], ...]
 ) -> None:

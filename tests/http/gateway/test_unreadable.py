@@ -15,8 +15,7 @@ from gateway.core.operation import State
 from gateway.store.operations import Query
 from tests.admin.shell import CUT, Shell
 from tests.http.gateway.asking import until
-from tests.http.gateway.test_encryption import ACCEPT, A, B
-from tests.http.gateway.test_encryption import ROUTE as KEYED_ROUTE
+from tests.http.gateway.test_encryption import ACCEPT, KEYED, A, B
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
 from tests.support.house import House, config_text, house, neighbour, sqlite_store, status_of
@@ -25,7 +24,7 @@ from tests.support.upstream import Answer, RecordingUpstream
 SECRET = "Zqxjkvbpyw"
 ANSWER = Answer(201, headers=(("Location", f"/made/{SECRET}"),), body=SECRET.encode())
 BODY = b'{"it": "%s"}' % SECRET.encode()
-ROUTE = {name: part for name, part in (KEYED_ROUTE | ACCEPT).items() if name != "in_flight"}
+ROUTE = {name: part for name, part in (KEYED | ACCEPT).items() if name != "in_flight"}
 SINK = {"name": "lines", "kind": "webhook", "secrets": [{"id": "s", "key": "whsec_" + "c2VjcmV0" * 4}]}
 
 

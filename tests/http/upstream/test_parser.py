@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import cast
 
 import httptools
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.message import IndexedHeaders, ResponseHead
+from gateway.core.message import IndexedHeaders
 from gateway.upstream.connection import (
     CHUNK_LINE_BYTES_MAX,
     INTERIM_RESPONSES_MAX,
@@ -36,27 +36,20 @@ class Source:
     resume_reading = pause_reading
 
 
-@dataclass
-class Told:
-    interim: tuple[ResponseHead, ...]
-    head: ResponseHead | None
-    framing: Framing
-    length: int | None
-    body: bytes
-    ended: bool
-
-
-def told_by(parser: ResponseReceiver) -> Told:
-    return Told(parser._interims, parser.head, parser.framing, parser.length, b"".join(parser._buffer), parser.is_done)
-
-
-def parse(*pieces: bytes, method: bytes = b"POST", wants_upgrade: bool = False) -> tuple[Told, ResponseReceiver]:
+def parse(
+    *pieces: bytes, method: bytes = b"POST", wants_upgrade: bool = False
+) -> tuple[SimpleNamespace, ResponseReceiver]:
+    """What a receiver has for its caller after these pieces, and it."""
     parser = ResponseReceiver(
         Source(), method, 0.0, 0.0, wants_upgrade=wants_upgrade, header_bytes_max=HEADER_BYTES_MAX
     )
     for piece in pieces:
         parser.feed(piece)
-    return told_by(parser), parser
+    told = SimpleNamespace(
+        interim=parser._interims, head=parser.head, framing=parser.framing, length=parser.length,
+        body=b"".join(parser._buffer), ended=parser.is_done,
+    )  # fmt: skip
+    return told, parser
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

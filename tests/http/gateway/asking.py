@@ -20,7 +20,7 @@ async def until(
         response = await send(*arguments, **options)
         return response if status_of(response) == expected else None
 
-    response = await eventually(found, 20, f"{expected} is said")
+    response = await eventually(found, 30, f"{expected} is said")
     assert response is not None
     return response
 

@@ -46,38 +46,30 @@ async def test_ipv6_on_both_sides(
             assert (await status.read_response()).status == 200
 
 
-class Names:
-    """The resolver's answers for one name."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.addresses: list[str] = []
-        ask = socket.getaddrinfo
-
-        def answer(host: Any, *arguments: Any, **options: Any) -> Any:
-            if host != name:
-                return ask(host, *arguments, **options)
-            return [each for address in self.addresses for each in ask(address, *arguments, **options)]
-
-        monkeypatch.setattr(socket, "getaddrinfo", answer)
-
-
 async def test_an_upstream_whose_address_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a restart, requests go where the name leads; what was recorded is replayed, nothing runs again."""
-    names = Names(monkeypatch, "payments.test")
+    addresses: list[str] = []
+    ask = socket.getaddrinfo
+
+    def resolved(host: Any, *arguments: Any, **options: Any) -> Any:
+        names = addresses if host == "payments.test" else [host]
+        return [each for name in names for each in ask(name, *arguments, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
     async with RecordingUpstream() as old, RecordingUpstream(host="::1", port=old.port) as new:
-        names.addresses = ["127.0.0.1"]
+        addresses[:] = ["127.0.0.1"]
         changes = {"upstream": {"url": f"http://payments.test:{old.port}"}}
         async with neighbour(sqlite_store(tmp_path), tmp_path, old, **changes) as home:
             assert status_of(await home.send("k1")) == (200, "stored")
             # The old one leaves, as after a failover or a deployment, and its name leads to the new one.
             await old.__aexit__()
             assert status_of(await home.send("k2")) == (502, "upstream-unreachable")
-            names.addresses = ["::1"]
+            addresses[:] = ["::1"]
             await until((200, "stored"), home.send, "k2")
             assert status_of(await home.send("k1")) == (200, "replayed")
             assert (len(old.requests), len(new.requests)) == (1, 1)
             # An address that refuses is no reason to give up the next.
-            names.addresses = ["127.0.0.1", "::1"]
+            addresses[:] = ["127.0.0.1", "::1"]
             for key in ("k3", "k4"):
                 assert status_of(await home.send(key)) == (200, "stored")
             assert len(new.requests) == 3

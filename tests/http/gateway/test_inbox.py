@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -485,8 +485,11 @@ async def test_a_late_delivery_is_signed_again(tmp_path: Path, sign_again: str) 
         (value,) = received.values("Stripe-Signature")
         verify = partial(stripe.WebhookSignature.verify_header, received.body, value.decode(), TEXT)
         assert verify()
-        with nullcontext() if sign_again == "late" else pytest.raises(stripe.SignatureVerificationError):
-            verify(tolerance=100)
+        try:
+            is_accepted = verify(tolerance=100)
+        except stripe.SignatureVerificationError:
+            is_accepted = False
+        assert is_accepted is (sign_again == "late")
 
 
 async def test_the_gateway_signs_deliveries_by_itself(tmp_path: Path) -> None:

@@ -181,12 +181,6 @@ async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece(
         assert len(server.requests) == 1
 
 
-async def nothing() -> AsyncIterator[bytes]:
-    """A source that is never asked."""
-    return
-    yield
-
-
 def head_of(
     *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/", body: OutboundBody = b""
 ) -> bytes:
@@ -204,8 +198,8 @@ def head_of(
         (b"DELETE", b"", b""),
         (b"DELETE", b"abc", b"Content-Length: 3\r\n"),
         (b"POST", FileBody(0, 7), b"Content-Length: 7\r\n"),
-        (b"POST", StreamBody(nothing(), 0), b"Content-Length: 0\r\n"),
-        (b"POST", StreamBody(nothing(), None), b"Transfer-Encoding: chunked\r\n"),
+        (b"POST", StreamBody(pieces(), 0), b"Content-Length: 0\r\n"),
+        (b"POST", StreamBody(pieces(), None), b"Transfer-Encoding: chunked\r\n"),
     ],
     ids=["bytes", "no-bytes", "get", "delete", "delete-with-body", "file", "stream-declared", "stream-chunked"],
 )

@@ -145,13 +145,19 @@ async def test_other_methods(tmp_path: Path) -> None:
         assert it.home.upstream.requests == []
 
 
-async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:
-    """By what they are for and the class of the reply, also those that are shown nothing."""
+async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
+    """Its id is in what the service gets. Requests for a status are counted, by what they are for and the class of the
+    reply, also those that are shown nothing."""
     async with desk(tmp_path) as it:
-        target = (await it.accept()).header("Location") or ""
-        for method, path in (("GET", target), ("GET", target + "/result"), ("GET", target[:-1]), ("DELETE", target)):
-            await it.see(path, method=method)
-        for part, status in (("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "2xx")):
+        await it.send()
+        (identity,) = it.home.upstream.requests[0].values("Idempotency-Operation")
+        target = f"/_operations/{identity.decode()}"
+        shown = await it.see(target)
+        assert (shown.status, shown.json()["state"], shown.json()["attempts"]) == (200, "completed", 1)
+        assert (await it.see(f"{target}/result")).body == b"done"
+        for method, path in (("GET", target[:-1]), ("DELETE", target)):
+            assert 400 <= (await it.see(path, method=method)).status < 500
+        for part, status in (("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "4xx")):
             assert await metric(it.home, "status_requests_total", part=part, status=status) == 1
         assert await metric(it.home, "status_requests_total") == 4
 
@@ -193,16 +199,6 @@ async def test_a_missing_credential_is_asked_for(tmp_path: Path) -> None:
             assert missing.header("WWW-Authenticate")
             assert (await it.see(target, ("Authorization", "Bearer other"))).status == 404
             assert told(await it.see(target, ("Authorization", "AWS4-HMAC-SHA256 x"))) == (400, "scope-unsuitable")
-
-
-async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
-    """Its id is in what the service gets."""
-    async with desk(tmp_path) as it:
-        await it.send()
-        (identity,) = it.home.upstream.requests[0].values("Idempotency-Operation")
-        shown = await it.see(f"/_operations/{identity.decode()}")
-        assert (shown.status, shown.json()["state"], shown.json()["attempts"]) == (200, "completed", 1)
-        assert (await it.see(f"/_operations/{identity.decode()}/result")).body == b"done"
 
 
 async def test_the_path_is_the_gateways_where_it_needs_one(tmp_path: Path) -> None:

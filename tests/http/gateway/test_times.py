@@ -128,42 +128,26 @@ async def test_a_slow_operation_keeps_its_claim(clocks: Clocks) -> None:
         assert status_of(await task) == (201, "stored")
 
 
-@asynccontextmanager
-async def left_by_its_owner(
-    clocks: Clocks, surround: Any = None, **store: str
-) -> AsyncIterator[tuple[House, asyncio.Event]]:
-    """A gateway on a store in which another one, that stands still, has begun an operation: "k1", with its lease over.
-
-    The event lets the upstream answer the other one.
-    """
+async def test_lapsed_claim_waits_for_its_owners_journal(clocks: Clocks) -> None:
+    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
     section = sqlite_store(clocks.directory)
+    settings: dict[str, Any] = {"route": RESENT, "store": {"journal_grace": "20s"}}
     async with (
-        house(section, clocks.directory / "owner", surround=clocks.frozen, route=RESENT, store=store) as owner,
-        neighbour(
-            section, clocks.directory, owner.upstream, surround=surround or clocks.surround, route=RESENT, store=store
-        ) as home,
+        house(section, clocks.directory / "owner", surround=clocks.frozen, **settings) as owner,
+        neighbour(section, clocks.directory, owner.upstream, surround=clocks.surround, **settings) as home,
     ):
         # For so long it knows that the store is there.
         assert status_of(await home.send("before")) == (200, "stored")
         task, hold = await owner.begin("k1", answer=Answer(201, body=b"first"))
-        clocks.pass_time(LEASE_SECONDS, home)
-        try:
-            yield home, hold
-        finally:
-            hold.set()
-            await task
-
-
-async def test_lapsed_claim_waits_for_its_owners_journal(clocks: Clocks) -> None:
-    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
-    async with left_by_its_owner(clocks, journal_grace="20s") as (home, _):
+        clocks.pass_time(LEASE_SECONDS + 19, home)
         home.upstream.on("/charges", Answer(201, body=b"again"))
-        clocks.pass_time(19, home)
         assert status_of(await home.send("k1")) == (409, "in-doubt")
         assert len(charges(home)) == 2
         clocks.pass_time(2, home)
         assert status_of(await home.send("k1")) == (201, "stored")
         assert len(charges(home)) == 3
+        hold.set()
+        await task
 
 
 async def test_what_a_journal_of_this_host_knows_is_not_taken_over(clocks: Clocks) -> None:

@@ -53,15 +53,15 @@ async def test_one_account_in_order_and_another_beside_it(tmp_path: Path) -> Non
     do not."""
     async with desk(tmp_path, **ordered()) as it:
         hold = asyncio.Event()
-        it.home.upstream.on("/charges", Answer(503, hold=hold), *[Answer(503)] * 3, Answer(201))
+        tries = iter([Answer(503, hold=hold), *[Answer(503)] * 3])
+        it.home.upstream.on("/charges", lambda each: next(tries, Answer(201)) if b"a1" in each.body else Answer(201))
         assert status_of(await send(it, "a1", "a")) == ACCEPTED
         waiting = [(await send(it, key, "a")).json() for key in ("a2", "a3")]
         assert [(each["waits_for_lane"], each["next_attempt_at"]) for each in waiting] == [(True, None)] * 2
         assert (await send(it, "b1", "b")).json()["waits_for_lane"] is False
         assert sorted(await until_received(it, 2)) == ["a1", "b1"]
         hold.set()
-        of_a = [key for key in await until_received(it, 8) if key[0] == "a"]
-        assert (of_a[0], of_a[-2:], set(of_a[:-2])) == ("a1", ["a2", "a3"], {"a1"})
+        assert [key for key in await until_received(it, 8) if key != "b1"] == [*["a1"] * 5, "a2", "a3"]
 
 
 @pytest.mark.parametrize("on_stop", ["stop", "skip"])

@@ -183,6 +183,7 @@ async def test_tls_between_regions(places: Map, tmp_path: Path) -> None:
                 verdicts = {status_of(reply)[1] for reply in replies}
                 assert "stored" in verdicts
                 assert bool(verdicts & {"store-unavailable", "in-doubt"}) is bool(missing)
+                assert missing or await _sent(eu) > 0
 
 
 async def test_an_operation_is_shown_from_every_region(places: Map) -> None:

@@ -515,33 +515,9 @@ observe/test_tracing.py
   a_request_and_its_attempt: traces.endpoint,headers
   calls_of_the_store_by_choice: traces.detail
   a_stranger_decides_nothing: traces.sample,accept
-http/gateway/test_shared.py a_service_asks_about_its_own_operations_alone: service
 app/test_gateway.py
   an_address_that_is_taken: listen.address status.listen admin.listen
   the_name_of_its_directory_is_durable: state_dir
-http/gateway/test_tls.py
-  both_sides: listen.tls.cert,key
-  upstream_with_a_strange_certificate: upstream.tls.ca
-  certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
-  parts: routes.scope.client_certificate
-http/gateway/test_regions.py
-  a_key_runs_once_whichever_region_it_meets: regions.here regions.homes.url
-  living_keys_keep_their_homes: regions.homes.name
-  tls_between_regions: regions.homes.tls.ca,cert,key,server_name
-  regions_that_disagree_execute_nothing: regions.key
-http/gateway/test_observe.py
-  a_mode_for_all_routes: mode
-  the_header_says_what_would_be: observe.header
-  nobody_notices: routes.mode
-  enforcing_starts_with_no_memory: routes.mode_change
-  a_key_stays_on_its_side: routes.enforce_share
-http/gateway/test_resource.py
-  an_absent_member_counts_as_its_default: routes.fingerprint.defaults
-  outcome_by_body: routes.outcome.when.is,status,where
-  a_reference_stays_in_its_segment: routes.response.fetch
-  another_version_by_a_header: routes.response.on_version_change routes.response.version.header
-  resource_of_a_response_that_is_not_kept: routes.response.reference
-  a_repeat_is_fetched_by_its_own_caller: routes.response.replay
 admin/test_pages.py
   a_change_needs_its_role: admin.tokens.name,token,role
   hosts: admin.hosts
@@ -554,31 +530,6 @@ admin/test_sign_in.py
   a_token_names_a_person: admin.sign_in.jwt.header,groups,claims admin.sign_in.jwt.roles.operator
   a_token_that_names_nobody: admin.sign_in.jwt.roles.viewer admin.sign_in.jwt.issuer,audience
   a_session_ends_with_its_token: admin.sign_in.jwt.roles.admin admin.sign_in.jwt.leeway
-http/gateway/test_tokens.py
-  keys_from_elsewhere: admin.sign_in.jwt.keys.secret admin.sign_in.jwt.algorithms routes.scope.jwt.keys.secret
-    routes.scope.jwt.algorithms
-  a_private_authority: admin.sign_in.jwt.ca routes.scope.jwt.ca
-  an_issuer_that_is_away: admin.sign_in.jwt.stale_for routes.scope.jwt.stale_for
-  callers_are_told_apart: routes.scope.jwt.issuer,claims
-  what_is_no_token_of_ours_gets_nothing: routes.scope.jwt.audience
-  a_longer_leeway: routes.scope.jwt.leeway
-http/gateway/test_verdicts.py
-  rule_12_key_expired: routes.retention.expired_status
-  rule_11_response_not_stored: routes.response.max_stored_bytes
-  waiters_are_bounded: routes.in_flight.max_waiters
-  rule_6_body_too_large: routes.body.max_bytes
-  status_header_can_be_switched_off: routes.status_header
-  rule_3_overloaded: limits.max_in_flight
-  requests_without_protection_keep_no_operation_from_the_upstream: upstream.max_connections
-  rule_1_no_route: upstream.url
-  rule_10_replayed: store.durable,fast
-  rule_4_no_key: routes.key.header
-  body_key_before_scope: routes.key.body
-  rule_5_scope_missing: routes.scope.header
-  rule_5_scope_unsuitable: routes.scope.api_key
-http/upstream/test_tls.py
-  a_client_certificate_is_shown: upstream.tls.cert,key
-  a_certificate_for_somebody_else_sent_nothing: upstream.tls.server_name
 store/test_portable.py the_configured_dialect: store.dialect
 app/test_start.py what_is_accepted_of_the_server_is_loud_at_the_start: store.durability
 store/test_postgres.py how_many_connections_a_gateway_has: store.connections
@@ -587,47 +538,20 @@ store/test_postgres_members.py
   the_operators_word: store.promotion
   who_has_not_spoken_is_named: store.promotion_wait
   one_that_needs_a_synchronous_standby: store.synchronous
-http/gateway/test_times.py
-  lapsed_claim_waits_for_its_owners_journal: store.journal_grace
-  records_of_a_retired_fingerprint_key: secrets.fingerprint_key.id,key
-  a_404_frees_the_key_once_no_request_can_arrive: routes.recovery.probe.never_happened.status
-    routes.recovery.probe.settle
 config/test_values.py
   secrets_come_current_first: secrets.identity_key.id
-  a_route_overrides_the_delivery_of_all: routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized
+  a_route_overrides_the_delivery_of_all:
+    routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized
   cloud_events_under_another_signature: routes.inbox.cloudevents.signature
   what_a_sink_receives: events.types,include events.sinks.name,types,routes,include,kind
   each_setting_reaches_its_sink: events.source,keep,max_event_bytes egress.allow,deny,ports,https_only
     events.sinks.url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism
     events.sinks.secrets.id,key,until
-http/gateway/test_identity_change.py another_identity_key: secrets.identity_key.key
-http/gateway/test_encryption.py
-  a_rotation: secrets.unreadable
-  only_the_first_request_gets_the_values: routes.response.redact
 protect/test_kept.py an_old_key_opens_and_does_not_seal: secrets.encryption.id,key
-http/gateway/test_accept.py
-  a_public_url_makes_absolute_links: public_url
-  a_route_that_always_accepts: routes.accept.mode
-  only_short_bodies_are_kept: routes.accept.max_bytes
-  a_full_backlog_takes_nothing_new: routes.accept.max_pending
-  many_bytes_take_nothing_new: routes.accept.max_pending_bytes
-  no_caller_fills_the_backlog_for_others: routes.accept.max_pending_per_scope
-  a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so: routes.dead_letter.on_repeat,requeue_after
-http/gateway/test_cors.py
-  the_type_of_a_problem_is_a_url_of_ones_own: errors.type_base
-  a_replay_to_another_origin: cors.origins
-  a_problem_of_the_gateway: cors.credentials
-http/gateway/test_status.py
-  the_path_is_configured: operations.path
-  a_route_may_refuse_withdrawals: routes.accept.withdraw
 core/test_breaker.py
   failures_in_a_row_open_it: delivery.breaker.failures
   each_opening_is_twice_as_long: delivery.breaker.open,max_open
 config/test_mistakes.py a_mistake: routes.accept.identity events.sinks.shares_fast
-http/gateway/test_order.py
-  by_a_header: routes.order.by.header
-  a_dead_letter: routes.order.on_stop
-  a_request_without_the_value: routes.order.missing
 observe/test_logs.py
   the_level_holds_for_facts: log.level
   a_request_is_one_line_that_can_be_read: log.format
@@ -638,48 +562,121 @@ core/test_identity.py route_identifies_nothing: routes.operation
 core/test_routing.py
   method_and_host_decide: routes.match.methods,host
   pattern: routes.match.path
-http/gateway/test_spellings.py spellings_that_the_file_lists: routes.match.also unprotected.methods,path,host
 core/test_identity_key.py
   first_alias_present: routes.key.headers
   composed_of_headers: routes.key.compose.header
   composed_of_body: routes.key.compose.body
 core/test_identity_scope.py composed: routes.scope.compose.header,api_key
-http/gateway/test_forward_auth.py
-  the_question: routes.scope.forward_auth.url
-  the_principal_is_the_caller: routes.scope.forward_auth.principal
-  behind_a_trusted_proxy: routes.scope.forward_auth.headers
-  what_the_service_gets: routes.scope.forward_auth.copy
-  no_decision: routes.scope.forward_auth.timeout
-  a_remembered_permission: routes.scope.forward_auth.cache
-  over_tls: routes.scope.forward_auth.ca
-http/gateway/test_recovery.py
-  probe_finds_what_happened: routes.recovery.probe.path,headers
-  probe_that_knows_nothing_changes_nothing: routes.recovery.probe.done.status,where
-  probe_follows: routes.recovery.probe.follow
 core/test_recovery.py what_an_answer_means: routes.recovery.probe.method routes.recovery.probe.never_happened.where
-app/test_settings.py what_a_route_says_of_its_service:
+app/test_settings.py
+  what_a_route_says_of_its_service:
     routes.upstream.host,connect_timeout,answer_within,response_timeout,keepalive,max_connections,key,url
     routes.upstream.tls.ca,cert,key,server_name
-http/gateway/test_inbox.py
-  accepted_and_delivered_once: routes.inbox.preset
-  what_is_not_genuine_leaves_a_counter: routes.inbox.secrets.id,key
-  a_stale_signature: routes.inbox.tolerance
-  a_late_delivery_is_signed_again: routes.inbox.sign_again
-  the_gateway_signs_deliveries_by_itself: routes.inbox.as
-  ids_that_are_not_signed: routes.inbox.replay_guard
-  a_change_is_refused_where_the_route_says_so: routes.inbox.on_change
-  the_handshake_of_cloud_events: routes.inbox.cloudevents.origins
-  a_sender_without_a_preset: routes.inbox.hmac.header,prefix,signed,digest,encoding,id,timestamp
-  what_a_sender_without_a_preset_says_beside_the_body: routes.inbox.hmac.about
 core/test_inbox.py
   every_living_secret_is_tried: routes.inbox.secrets.until
   the_gateway_signs_what_nobody_else_can: routes.inbox.signing_secrets.id,key,until
 events/test_egress.py a_proxy_is_connected_to_and_not_checked: egress.proxy
-http/gateway/test_likely_duplicates.py a_mismatch_is_explained: routes.fingerprint.explain
 deliver/test_worker.py
   no_more_than_places: delivery.max_in_flight
   what_an_attempt_comes_to: delivery.unauthorized
   the_reason_of_a_dead_letter: delivery.max_answers
+http/gateway/test_recovery.py
+  a_service_asks_about_its_own_operations_alone: service
+  probe_finds_what_happened: routes.recovery.probe.path,headers
+  retries_keep_no_answer_back: routes.recovery.probe.done.status,where
+  probe_follows: routes.recovery.probe.follow
+  streams_of_others_keep_no_operation_and_no_probe_out: upstream.max_connections
+http/gateway/test_tls.py
+  both_sides: listen.tls.cert,key upstream.tls.ca
+  certificates_that_are_not_accepted: listen.tls.client_ca,client_certificate
+  a_caller_by_its_name: routes.scope.client_certificate
+http/gateway/test_regions.py
+  a_key_runs_once_whichever_region_it_meets: regions.here regions.homes.url
+  living_keys_keep_their_homes: regions.homes.name
+  tls_between_regions: regions.homes.tls.ca,cert,key,server_name
+  regions_that_disagree_execute_nothing: regions.key
+http/gateway/test_observe.py
+  a_mode_for_all_routes: mode observe.header
+  nobody_notices: routes.mode
+  enforcing_starts_with_no_memory: routes.mode_change
+  a_key_stays_on_its_side: routes.enforce_share
+http/gateway/test_resource.py
+  an_absent_member_counts_as_its_default: routes.fingerprint.defaults
+  outcome_by_body: routes.outcome.when.is,status,where
+  a_reference_stays_in_its_segment: routes.response.fetch
+  another_version_by_a_header: routes.response.on_version_change routes.response.version.header
+  resource_of_a_response_that_is_not_kept: routes.response.reference
+  a_repeat_is_fetched_by_its_own_caller: routes.response.replay
+http/gateway/test_tokens.py
+  keys_from_elsewhere: admin.sign_in.jwt.keys.secret admin.sign_in.jwt.algorithms routes.scope.jwt.keys.secret
+    routes.scope.jwt.algorithms
+  a_private_authority: admin.sign_in.jwt.ca routes.scope.jwt.ca
+  an_issuer_that_is_away: admin.sign_in.jwt.stale_for routes.scope.jwt.stale_for
+  callers_are_told_apart: routes.scope.jwt.issuer,claims
+  what_is_no_token_of_ours_gets_nothing: routes.scope.jwt.audience
+  a_refreshed_token_is_the_same_caller: routes.scope.jwt.leeway
+http/gateway/test_verdicts.py
+  rule_11_response_not_stored: routes.response.max_stored_bytes
+  waiters_are_bounded: routes.in_flight.max_waiters
+  rule_6_body_too_large: routes.body.max_bytes
+  status_header_can_be_switched_off: routes.status_header
+  rule_1_and_4_what_no_route_protects_passes: upstream.url
+  rule_10_replayed: store.durable,fast
+  body_key_before_scope: routes.key.body
+  rules_2_to_7_refuse_before_anything_is_sent: routes.key.header routes.scope.header routes.scope.api_key
+http/gateway/test_advice.py
+  each_verdict_with_each_status: routes.retention.expired_status limits.max_in_flight
+  a_problem_of_the_status_resource: errors.type_base
+http/upstream/test_tls.py
+  a_client_certificate_is_shown: upstream.tls.cert,key
+  a_certificate_for_somebody_else_sent_nothing: upstream.tls.server_name
+http/gateway/test_times.py
+  lapsed_claim_waits_for_its_owners_journal: store.journal_grace
+  a_404_frees_the_key_once_no_request_can_arrive: routes.recovery.probe.never_happened.status
+    routes.recovery.probe.settle
+http/gateway/test_identity_change.py
+  another_identity_key: secrets.identity_key.key
+  a_fingerprint_key_that_is_lost: secrets.fingerprint_key.id,key
+http/gateway/test_encryption.py
+  a_rotation: secrets.unreadable
+  only_the_first_request_gets_the_values: routes.response.redact
+http/gateway/test_accept.py
+  what_a_caller_gets_whose_request_is_kept: public_url
+  who_is_accepted: routes.accept.mode
+  only_short_bodies_are_kept: routes.accept.max_bytes
+  a_full_backlog_takes_nothing_new: routes.accept.max_pending,max_pending_per_scope
+  many_bytes_take_nothing_new: routes.accept.max_pending_bytes
+  a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so: routes.dead_letter.on_repeat,requeue_after
+http/gateway/test_cors.py
+  a_replay_to_another_origin: cors.origins
+  a_problem_of_the_gateway: cors.credentials
+http/gateway/test_status.py
+  the_path_is_the_gateways_where_it_needs_one: operations.path
+  a_route_may_refuse_withdrawals: routes.accept.withdraw
+http/gateway/test_order.py
+  by_a_header: routes.order.by.header
+  a_dead_letter: routes.order.on_stop
+  a_request_without_the_value: routes.order.missing
+http/gateway/test_spellings.py spellings_that_the_file_lists: routes.match.also unprotected.methods,path,host
+http/gateway/test_forward_auth.py
+  the_question: routes.scope.forward_auth.url routes.scope.forward_auth.headers
+  the_principal_is_the_caller: routes.scope.forward_auth.principal
+  what_the_service_gets: routes.scope.forward_auth.copy
+  no_decision: routes.scope.forward_auth.timeout
+  a_remembered_permission: routes.scope.forward_auth.cache
+  over_tls: routes.scope.forward_auth.ca
+http/gateway/test_inbox.py
+  accepted_and_delivered_once: routes.inbox.preset
+  what_is_not_genuine_leaves_a_counter: routes.inbox.secrets.id,key
+  what_cannot_be_an_event: routes.inbox.tolerance
+  a_late_delivery_is_signed_again: routes.inbox.sign_again
+  the_gateway_signs_deliveries_by_itself: routes.inbox.as
+  ids_that_are_not_signed: routes.inbox.replay_guard
+  what_a_repeat_does_where_the_route_says_so: routes.inbox.on_change
+  the_handshake_of_cloud_events: routes.inbox.cloudevents.origins
+  a_sender_without_a_preset: routes.inbox.hmac.header,prefix,signed,digest,encoding,id,timestamp
+  what_a_sender_without_a_preset_says_beside_the_body: routes.inbox.hmac.about
+http/gateway/test_likely_duplicates.py a_mismatch_is_explained: routes.fingerprint.explain
 http/gateway/test_outcomes.py
   client_time_is_over_and_the_attempt_goes_on: upstream.answer_within
   silence_is_never_nothing: upstream.response_timeout

@@ -68,26 +68,11 @@ def protected(
     return tuple(field for field in sent[1:-3] if field not in said_of_hop())
 
 
-def test_fields_keep_their_bytes_their_order_and_their_repeats() -> None:
-    """What is not named anywhere is passed on as it is."""
-    fields = (
-        (b"x-B", b"\xff"), (b"Cookie", b"a=b"), (b"x-B", b""), (b"Authorization", b"Bearer x"), (b"traceparent", b"00"),
-    )  # fmt: skip
-    assert unprotected(*fields) == (*fields, *said_of_hop())
-    assert protected(*fields) == fields
-
-
-def test_hop_by_hop_fields_and_those_that_connection_names_stay() -> None:
-    """They belong to the client's connection; but `Connection` cannot take the host away."""
-    fields = (
-        (b"Connection", b"close, X-Mine, Host"), (b"x-mine", b"1"), (b"Keep-Alive", b"timeout=5"), (b"TE", b"trailers"),
-        (b"Transfer-Encoding", b"chunked"), (b"Proxy-Authorization", b"secret"), (b"Upgrade", b"h2c"),
-        (b"Expect", b"100-continue"),
-    )  # fmt: skip
-    assert unprotected(*fields) == said_of_hop()
-    assert protected(*fields) == ()
-
-
+PLAIN = (
+    (b"x-B", b"\xff"), (b"Cookie", b"a=b"), (b"x-B", b""), (b"Authorization", b"Bearer x"), (b"traceparent", b"00"),
+)  # fmt: skip
+SOCKET_KEY = (b"Sec-WebSocket-Key", b"k")
+UPGRADE = ((b"Upgrade", b"websocket"), (b"Connection", b"Upgrade"))
 OURS = (
     b"Idempotency-Status", b"idempotent-replayed", b"Idempotency-Operation", b"Idempotency-Fencing-Token",
     b"Idempotency-Attempt", b"idempotency_status", b"IDEMPOTENT_REPLAYED", b"Idempotency_Operation",
@@ -95,40 +80,57 @@ OURS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_no_caller_speaks_as_the_gateway(name: bytes) -> None:
-    """Whatever the spelling, on protected and other requests alike; nor has a proxy behind us retry what we protect."""
-    assert unprotected((name, b"x")) == said_of_hop()
-    assert protected((name, b"x"), (b"x-envoy-retry-on", b"5xx")) == ()
+def preferring(prefer: bytes, sent: bytes | None) -> tuple[Headers, Headers, Headers]:
+    """The wait is for the gateway where it protects; other preferences are the service's."""
+    return ((b"Prefer", prefer),), ((b"Prefer", prefer), *said_of_hop()), ((b"Prefer", sent),) if sent else ()
 
 
-def test_an_upgrade_is_passed_on_unprotected_only() -> None:
-    """Upgrade stays and Connection names it and nothing else."""
-    fields = ((b"Connection", b"keep-alive, Upgrade"), (b"Upgrade", b"websocket"), (b"Sec-WebSocket-Key", b"k"))
-    assert unprotected(*fields) == (fields[2], *said_of_hop(), fields[1], (b"Connection", b"Upgrade"))
-    assert protected(*fields) == (fields[2],)
+CROSSING: dict[str, tuple[Headers, Headers, Headers]] = {
+    # what a client sends, what becomes of it unprotected, and protected
+    "bytes-order-and-repeats": (PLAIN, (*PLAIN, *said_of_hop()), PLAIN),
+    # Those of the client's connection; but `Connection` cannot take the host away.
+    "hop-by-hop": (
+        (
+            (b"Connection", b"close, X-Mine, Host"), (b"x-mine", b"1"), (b"Keep-Alive", b"timeout=5"),
+            (b"TE", b"trailers"), (b"Transfer-Encoding", b"chunked"), (b"Proxy-Authorization", b"secret"),
+            (b"Upgrade", b"h2c"), (b"Expect", b"100-continue"),
+        ), said_of_hop(), (),
+    ),
+    # Connection names it and nothing else.
+    "upgrade": (
+        ((b"Connection", b"keep-alive, Upgrade"), UPGRADE[0], SOCKET_KEY), (SOCKET_KEY, *said_of_hop(), *UPGRADE),
+        (SOCKET_KEY,),
+    ),
+    # No caller speaks as the gateway, whatever the spelling.
+    **{f"ours {name.decode()}": (((name, b"x"),), said_of_hop(), ()) for name in OURS},
+    # Nor has a proxy behind us retry what we protect.
+    "retries": (((b"x-envoy-retry-on", b"5xx"),), ((b"x-envoy-retry-on", b"5xx"), *said_of_hop()), ()),
+    "wait-alone": preferring(b"wait=10", None),
+    "wait-with-another": preferring(b"respond-async, WAIT = 10", b"respond-async"),
+    "wait-inside-quotes": preferring(b'note="a, wait=1", wait=2', b'note="a, wait=1"'),
+    "untouched": preferring(b"waiting=1 ,  handling=lenient", b"waiting=1 ,  handling=lenient"),
+    "wait-before-an-escape-without-an-end": preferring(b'wait=2, note="a\\', b'note="a\\'),
+    "empty": preferring(b"", b""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "passed_on", "kept"), CROSSING.values(), ids=CROSSING)
+def test_which_fields_of_a_request_cross(fields: Headers, passed_on: Headers, kept: Headers) -> None:
+    """What is not named anywhere keeps its bytes, its order and its repeats."""
+    assert unprotected(*fields) == passed_on
+    assert protected(*fields) == kept
 
 
 @pytest.mark.parametrize(
-    ("policy", "sent"),
-    [
-        (ForwardingPolicy(b"upstream:9000"), b"api.example"),
-        (ForwardingPolicy(b"upstream:9000", host=b"upstream:9000"), b"upstream:9000"),
-        (ForwardingPolicy(b"upstream:9000", host=b"other.example"), b"other.example"),
-    ],
+    ("host", "sent"),
+    [(None, b"api.example"), (b"upstream:9000", b"upstream:9000"), (b"other.example", b"other.example")],
     ids=["preserve", "upstream", "name"],
 )
-def test_the_host_is_what_the_policy_says(policy: ForwardingPolicy, sent: bytes) -> None:
-    """In its place; the caller's is told in X-Forwarded-Host."""
-    assert unprotected((b"A", b"b"), policy=policy, host=((b"hOST", b"api.example"),)) == (
-        (b"hOST", sent),
-        (b"A", b"b"),
-        *said_of_hop(),
-    )
-
-
-def test_a_request_without_a_host_gets_the_upstreams() -> None:
-    """HTTP/1.0 has none, HTTP/1.1 needs one."""
+def test_the_host_is_what_the_policy_says(host: bytes | None, sent: bytes) -> None:
+    """In its place; the caller's is told in X-Forwarded-Host. HTTP/1.0 has none, HTTP/1.1 needs one."""
+    policy = ForwardingPolicy(b"upstream:9000", host=host)
+    found = unprotected((b"A", b"b"), policy=policy, host=((b"hOST", b"api.example"),))
+    assert found == ((b"hOST", sent), (b"A", b"b"), *said_of_hop())
     assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *said_of_hop()[:2], VIA)
 
 
@@ -170,11 +172,7 @@ def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
         ("original", (b"Idempotency-Key",), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"))),
         ("operation_id", (b"Idempotency-Key",), ((b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
         ("operation_id", (b"Other-Key", b"Idempotency-Key"), ((b"Other-Key", OPERATION),)),
-        (
-            "operation_id",
-            (),
-            ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION)),
-        ),
+        ("operation_id", (), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
         ("none", (b"Idempotency-Key",), ((b"Other-Key", b"o"),)),
         ("none", (b"Other-Key", b"Idempotency_Key"), ()),
     ],
@@ -183,51 +181,22 @@ def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
 def test_the_upstream_gets_the_key_that_the_route_says(
     key: UpstreamKey, key_headers: tuple[bytes, ...], sent: Headers
 ) -> None:
-    """As it came, the operation's id in its place, or none."""
     assert protected((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), key=key, key_headers=key_headers) == sent
 
 
-@pytest.mark.parametrize(
-    ("prefer", "sent"),
-    [
-        (b"wait=10", None),
-        (b"respond-async, WAIT = 10", b"respond-async"),
-        (b'note="a, wait=1", wait=2', b'note="a, wait=1"'),
-        (b"waiting=1 ,  handling=lenient", b"waiting=1 ,  handling=lenient"),
-        (b'wait=2, note="a\\', b'note="a\\'),
-        (b"", b""),
-    ],
-    ids=["alone", "with-another", "inside-quotes", "untouched", "escape-without-an-end", "empty"],
-)
-def test_the_wait_preference_is_for_the_gateway(prefer: bytes, sent: bytes | None) -> None:
-    """It is not passed on from a protected request; other preferences are."""
-    assert protected((b"prefer", prefer)) == (((b"prefer", sent),) if sent else ())
-    assert unprotected((b"Prefer", prefer)) == ((b"Prefer", prefer), *said_of_hop())
-
-
 def test_the_client_gets_the_upstreams_fields_but_for_the_gateways_own() -> None:
-    """Order, repeats and bytes stay; hop-by-hop fields and instructions to the gateway go."""
+    """Order, repeats and bytes stay; hop-by-hop fields and instructions to the gateway go. A 101 says what it switches
+    to: Upgrade stays and Connection names it."""
     kept = ((b"set-cookie", b"a=1"), (b"X", b"\xff"), (b"Set-Cookie", b"b=2"), (b"Content-Length", b"3"))
     gone = (
-        (b"Connection", b"close, X-Internal"),
-        (b"x-internal", b"1"),
-        (b"Keep-Alive", b"timeout=5"),
-        (b"Transfer-Encoding", b"chunked"),
-        (b"Upgrade", b"h2c"),
-        (b"Idempotency-Status", b"stored"),
-        (b"idempotent-replayed", b"true"),
-        (b"Idempotency-Expires", b"Sat, 21 Nov 2026 00:00:00 GMT"),
-        (b"Idempotency-Outcome", b"final"),
-        (b"Idempotency-Retention", b"60"),
-    )
-    assert response_headers((*gone, *kept)) == kept
-    assert response_headers((*kept, *gone)) == kept
-
-
-def test_a_101_says_to_the_client_what_it_switches_to() -> None:
-    """Upgrade stays and Connection names it."""
-    fields = ((b"Upgrade", b"websocket"), (b"Connection", b"upgrade, X"), (b"X", b"1"), (b"Sec-WebSocket-Accept", b"s"))
-    assert response_headers(fields, upgraded=True) == (fields[0], fields[3], (b"Connection", b"Upgrade"))
+        (b"Connection", b"close, X-Internal"), (b"x-internal", b"1"), (b"Keep-Alive", b"timeout=5"),
+        (b"Transfer-Encoding", b"chunked"), (b"Upgrade", b"h2c"), (b"Idempotency-Status", b"stored"),
+        (b"idempotent-replayed", b"true"), (b"Idempotency-Expires", b"Sat, 21 Nov 2026 00:00:00 GMT"),
+        (b"Idempotency-Outcome", b"final"), (b"Idempotency-Retention", b"60"),
+    )  # fmt: skip
+    assert response_headers((*gone, *kept)) == response_headers((*kept, *gone)) == kept
+    switching = (UPGRADE[0], (b"Connection", b"upgrade, X"), (b"X", b"1"), (b"Sec-WebSocket-Accept", b"s"))
+    assert response_headers(switching, upgraded=True) == (UPGRADE[0], switching[3], UPGRADE[1])
 
 
 def test_headers_of_the_gateway_replace_those_of_the_caller() -> None:

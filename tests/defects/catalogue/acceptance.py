@@ -14,7 +14,7 @@ kept-request-can-be-moved: a kept request opens in the row of another operation
 -return operation_id.bytes + acceptance_id.bytes
 +return b""
 accepted-without-a-commit: 202 although nobody knows whether the store has the request
-  protect/accepting.py tests/http/gateway/test_accept.py::test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat
+  protect/accepting.py tests/http/gateway/test_accept.py::test_a_lost_acknowledgement_is_asked_for_again
 -                    is_lost = True
 +                    is_lost = True
 +                    if isinstance(command, Accept):

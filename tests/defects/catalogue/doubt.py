@@ -12,7 +12,7 @@ takeover-release-ends-doubt: the store lets a takeover that had no effect free t
 takeover-outcome-ends-doubt: a takeover that was answered 'no effect' is told and recorded as if it were the first
     attempt
   core/outcome.py tests/core/test_outcome.py::test_event_and_word_of_every_answer
-  tests/http/gateway/test_recovery.py::test_doubt_is_joined_over_attempts[sqlite-503]
+  tests/http/gateway/test_recovery.py::test_doubt_is_joined_over_attempts[503]
 -            if carries_doubt:
 -                return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
 -            if status
@@ -50,7 +50,7 @@ outstanding-is-an-answer: a service's 'a request is outstanding for this key' is
 + and False:
 in-progress-is-an-answer: where recovery sends again, the upstream's own 'in progress' is recorded as the answer
   core/outcome.py tests/core/test_outcome.py::test_progress_on_resend
-  tests/http/gateway/test_recovery.py::test_doubt_is_joined_over_attempts[sqlite-409]
+  tests/http/gateway/test_recovery.py::test_doubt_is_joined_over_attempts[409]
 -if policy.resends and status in RESEND_IN_PROGRESS:
 +if False:
 recovered-over-the-owners-journal: an operation is recovered while its owner may still bring the answer from its journal
@@ -73,7 +73,7 @@ any-answer-disproves: an answer of a probe that no rule explains frees the key
 +    if is_done == is_never:
 others-operations-probed: a service asks its own upstream about what only has the name of its route
   protect/probing.py
-  tests/http/gateway/test_shared.py::test_a_service_asks_about_its_own_operations_alone[another-operation]
+  tests/http/gateway/test_recovery.py::test_a_service_asks_about_its_own_operations_alone[another-operation]
 -if not is_of(record.identity, self.service, route.operation):
 +if False:
 probe-takes-the-token: a probe takes the operation over, and fences the late answer off
@@ -96,7 +96,7 @@ probers-crowd: everybody who retries probes at the same time
 +if self.is_put_off(now_us) and not is_urgent:
 healing-repeats-are-forbidden: callers are told not to repeat what only a repeat ends
   protect/reply.py tests/http/edge/test_problem.py::test_doubt_is_told_by_what_a_repeat_does
-  tests/http/gateway/test_recovery.py::test_callers_are_told_what_heals[sqlite-resend]
+  tests/http/gateway/test_advice.py::test_each_verdict_with_each_status[in-doubt 409, resent in vain-problem]
 -return DOUBTS[type(recovery)]
 +return DOUBTS[Hold]
 body-beats-what-is-known: a response that may be of an earlier attempt means what its body says

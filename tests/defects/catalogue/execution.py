@@ -34,25 +34,25 @@ refused-write-is-told: a holder whose write was refused gives its client its own
 +        conclusion.reply = reply_by_record(
 lost-is-released: a connection that ended before the answer frees the key
   core/outcome.py tests/core/test_outcome.py::test_unknown_is_never_anything_else
-  tests/http/gateway/test_outcomes.py::test_no_complete_response[sqlite-close]
+  tests/http/gateway/test_outcomes.py::test_no_complete_response[close]
 -came."""
 -    return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
 +came."""
 +    return Outcome(Event.RELEASE, Verdict.UPSTREAM_UNREACHABLE)
 timeout-is-released: an upstream that did not answer in time frees the key
-  protect/compose.py tests/http/gateway/test_outcomes.py::test_silence_is_never_nothing[sqlite]
+  protect/compose.py tests/http/gateway/test_outcomes.py::test_silence_is_never_nothing
 -    outcome = conclude_unknown()
 +    outcome = conclude_unknown()
 +    if reason is Unknown.TIMEOUT:
 +        outcome = conclude_not_sent(carries_doubt=False)
 truncation-is-released: an answer that broke off frees the key
-  protect/compose.py tests/http/gateway/test_outcomes.py::test_no_complete_response[sqlite-body-reset]
+  protect/compose.py tests/http/gateway/test_outcomes.py::test_no_complete_response[body-reset]
 -    outcome = conclude_unknown()
 +    outcome = conclude_unknown()
 +    if head is not None:
 +        outcome = conclude_not_sent(carries_doubt=False)
 not-sent-is-doubt: a refused connection puts the key in doubt
-  protect/operation.py tests/http/gateway/test_outcomes.py::test_nothing_sent[sqlite]
+  protect/operation.py tests/http/gateway/test_outcomes.py::test_nothing_sent
 -conclusion = not_sent(request, record, reason, detail)
 +conclusion = unknown(request, record, next(iter(Unknown)), detail, 0.0)
   protect/operation.py
@@ -68,7 +68,7 @@ door-keeps-the-fingerprint: after a stranger's 401 the key is for the stranger's
 -return Outcome(Event.FORGET, Verdict.RELEASED)
 +return Outcome(Event.RELEASE, Verdict.RELEASED)
 any-401-forgets: a 401 of a later attempt frees the owner's key for others
-  core/outcome.py tests/http/gateway/test_outcomes.py::test_later_attempt_at_the_door_keeps_the_fingerprint[sqlite]
+  core/outcome.py tests/http/gateway/test_outcomes.py::test_a_stranger_poisons_nothing[sqlite-the-owner-was-there-first]
 -if status in REFUSED_AT_THE_DOOR and is_first_attempt:
 +if status in REFUSED_AT_THE_DOOR:
 payments-5xx-final: a 5xx of a payment service is recorded as its answer
@@ -78,7 +78,7 @@ payments-5xx-final: a 5xx of a payment service is recorded as its answer
 +        return Meaning.RETRYABLE
 +    return Meaning.FINAL
 payments-5xx-retryable: a 500 of a payment service frees the key
-  core/outcome.py tests/http/gateway/test_outcomes.py::test_complete_response[sqlite-payments-500-in-doubt]
+  core/outcome.py tests/http/gateway/test_outcomes.py::test_complete_response[payments-500-in-doubt]
 -if status in (500, 503) and preset is not Preset.PAYMENTS:
 +if status in (500, 503):
 waiter-claims: whoever waited for a request that was released executes its own
@@ -91,11 +91,11 @@ waiter-claims: whoever waited for a request that was released executes its own
 +                    return None
 +                if latest is not None:
 waiters-share-a-401: what a stranger was told at the door is told to those who waited
-  protect/compose.py tests/http/gateway/test_outcomes.py::test_waiters_of_a_forgotten_request_share_nothing[sqlite]
+  protect/compose.py tests/http/gateway/test_outcomes.py::test_what_is_for_the_first_caller_alone[sqlite-refused]
 -outcome.event in (Event.RELEASE, Event.ABANDON):
 +outcome.event in (Event.RELEASE, Event.ABANDON, Event.FORGET):
 waiters-unbounded: any number of duplicates may wait
-  protect/duplicates.py tests/http/gateway/test_verdicts.py::test_waiters_are_bounded[sqlite]
+  protect/duplicates.py tests/http/gateway/test_verdicts.py::test_waiters_are_bounded
 -self.waiters_on[route.name] >= route.in_flight.max_waiters
 +False
 memory-outlives-its-lease: how an attempt ended is told from memory when others may have gone on without it
@@ -104,7 +104,7 @@ memory-outlives-its-lease: how an attempt ended is told from memory when others 
 -if result is None or not result.is_recorded:
 +if result is None:
 store-down-forwards: without the durable store requests are forwarded unprotected, on every route
-  protect/coordinator.py tests/http/gateway/test_verdicts.py::test_rule_8_store_unavailable[sqlite-refuse]
+  protect/coordinator.py tests/http/gateway/test_verdicts.py::test_rule_8_store_unavailable[refuse]
 -may_forward = request.route.forwards_unprotected and operation.request.route.forwards_unprotected
 +may_forward = True
 refused-forwards: what the store refuses is forwarded unprotected, on a route that may do without a store
@@ -139,7 +139,7 @@ fetch-at-a-foreign-host: a path of another host is asked for here
 -if not authority or _normal(authority, scheme) not in known:
 +if not authority:
 drain-forgets: what a shutdown could not finish is left to lapse, with nothing said of it
-  protect/operation.py tests/http/gateway/test_outcomes.py::test_what_outlives_the_drain_is_said_to_be_in_doubt[sqlite]
+  protect/operation.py tests/http/gateway/test_outcomes.py::test_what_outlives_the_drain_is_said_to_be_in_doubt
 -if operation.final_command is not None
 +if False
 drain-releases: what a shutdown could not finish is freed

@@ -76,7 +76,7 @@ observed-is-given-less-time: the probe of an observed route, which never probes,
 -route.upstream.over(config.upstream)
 +config.upstream_for(route)
 observed-tunnels-are-judged: a connection that became a tunnel counts as a request that enforcing would have answered
-  protect/observing.py tests/http/gateway/test_observe.py::test_nobody_notices_on_the_wire
+  protect/observing.py tests/http/gateway/test_observe.py::test_nobody_notices
 -        self.is_whole = False
 -        self.end(
 +        self.end(

@@ -227,14 +227,14 @@ doubt-is-collected: time ends a doubt
 -Row((_S.RELEASED, _S.TOMBSTONE), _E.COLLECT,
 +Row((_S.RELEASED, _S.TOMBSTONE, _S.IN_DOUBT), _E.COLLECT,
 tombstone-executes: a key whose answer is gone is executed again
-  core/lifecycle.py tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite-410]
+  core/lifecycle.py tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite]
 -Row((_S.RELEASED,), _E.CLAIM,
 +Row((_S.RELEASED, _S.TOMBSTONE), _E.CLAIM,
   core/verdict.py
 -            return Refuse(Verdict.KEY_EXPIRED, record)
 +            return Claimable(fingerprint, record.token)
 retire-collects: with its answer the key is forgotten
-  core/lifecycle.py tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite-410]
+  core/lifecycle.py tests/http/gateway/test_verdicts.py::test_rule_12_key_expired[sqlite]
 -Row((_S.COMPLETED,), _E.RETIRE, _S.TOMBSTONE,
 +Row((_S.COMPLETED,), _E.RETIRE, _S.ABSENT,
 token-reused: once a record is gone its token is given out again

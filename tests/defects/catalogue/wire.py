@@ -20,12 +20,12 @@ lost-is-not-sent: a connection that ended before an answer is taken for one on w
 +            return NotSent(SentNothing.LOCAL, "lost")
 unsolicited-bytes-are-an-answer: what arrived on an idle connection answers the next request
   upstream/connection.py
-  tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-an-answer]
+  tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-answer-plain]
 -return bool(pending) and not self.served and
 +return bool(pending) or not self.served and
 reuse-without-a-look: a connection is used again although its end is there to be read
   upstream/connection.py
-  tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-fin]
+  tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-fin-plain]
 -return bool(pending) and not self.served and
 +return not pending or not self.served and
 used-connections-are-trusted: a request goes out on a used connection that nobody has seen to last
@@ -38,7 +38,7 @@ one-deadline-at-a-time: once the pool has looked at its connections, exchanges t
 +continue
 truncated-body-is-whole: an answer that broke off is taken for what came of it
   upstream/connection.py tests/http/upstream/test_faults.py::test_an_answer_cut_at_any_byte_is_never_taken_for_whole
-  tests/http/gateway/test_outcomes.py::test_no_complete_response[sqlite-body-reset]
+  tests/http/gateway/test_outcomes.py::test_no_complete_response[body-reset]
 -return self._loss
 -            await self._expect(self.deadline)
 +return self.take()
@@ -66,15 +66,15 @@ fin-ends-a-tls-answer: over TLS an answer without a length is complete although 
 +        except ssl.SSLError:
 +            return True
 truncation-ends-cleanly: a streamed answer that broke off ends like a whole one
-  protect/compose.py tests/http/gateway/test_outcomes.py::test_truncated_stream_breaks_visibly[sqlite]
+  protect/compose.py tests/http/gateway/test_outcomes.py::test_a_streamed_response_is_what_its_head_says[truncated]
 -raise BodyCut(data.detail)
 +return b""
 hop-by-hop-forwarded: fields of the client's connection reach the upstream
-  protect/forwarding.py tests/http/test_forwarding.py::test_hop_by_hop_fields_and_those_that_connection_names_stay
+  protect/forwarding.py tests/http/test_forwarding.py::test_which_fields_of_a_request_cross[hop-by-hop]
 -folded in HOP_BY_HOP or folded == b"expect"
 +folded == b"expect"
 callers-speak-as-the-gateway: a caller can send a fencing token of its own
-  protect/forwarding.py tests/http/test_forwarding.py::test_no_caller_speaks_as_the_gateway
+  protect/forwarding.py tests/http/test_forwarding.py::test_which_fields_of_a_request_cross
 - or folded in SPOKEN_BY_GATEWAY:
 +:
 trailers-of-others: the trailer of one request is a field of the next one on its connection
@@ -94,7 +94,7 @@ length-copied-upstream: the length that the client declared is passed on beside 
 -{b"content-length", b"expect"}
 +{b"expect"}
 cookies-replayed: whoever repeats a request gets the session that it opened
-  core/outcome.py tests/http/gateway/test_outcomes.py::test_personal_fields_are_the_first_callers[sqlite]
+  core/outcome.py tests/http/gateway/test_outcomes.py::test_what_is_for_the_first_caller_alone[sqlite-cookies]
 -frozenset((b"set-cookie", b"www-authenticate"))
 +frozenset((b"www-authenticate",))
 slow-tls-reader-cut-off: what a client over TLS has not read half a minute after the answer is thrown away
@@ -103,7 +103,7 @@ slow-tls-reader-cut-off: what a client over TLS has not read half a minute after
 -ssl_shutdown_timeout=_TLS_CLOSE_SECONDS
 +ssl_shutdown_timeout=None
 disconnect-cancels: an attempt is given up when its client goes
-  http/server.py tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing[sqlite]
+  http/server.py tests/http/gateway/test_outcomes.py::test_client_disconnect_cancels_nothing
 -        self._clients.pop(connection, None)
 +        self._clients.pop(connection, None)
 +        for busy in self.handler.busy:

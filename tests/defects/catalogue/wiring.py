@@ -6,7 +6,7 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 encryption-left-out: a gateway with keys has its store keep everything in clear
-  app/parts.py tests/http/gateway/test_encryption.py::test_who_has_the_key_replays[sqlite]
+  app/parts.py tests/http/gateway/test_encryption.py::test_a_rotation[sqlite]
 -            self.serving,
 -            sealing=sealing,
 +            self.serving,
@@ -28,7 +28,7 @@ always-steady: the prober believes every clock of the store
 -lambda: store.steadiness.steady_seconds(clock())
 +lambda: float('inf')
 retired-keys-dropped: after a rotation of the fingerprint key every repeat is refused
-  protect/route.py tests/http/gateway/test_times.py::test_records_of_a_retired_fingerprint_key
+  protect/route.py tests/http/gateway/test_identity_change.py::test_a_fingerprint_key_that_is_lost[sqlite-another]
 -keys[0] if keys else None, keys[1:])
 +keys[0] if keys else None)
 resend-without-a-key: what the upstream cannot recognise is sent again
@@ -50,7 +50,8 @@ unanswered-purge-keeps-the-cache: a purge whose answer was lost leaves the answe
 -            if
 +            if
 used-tls-connections-may-have-bytes: what arrived on an idle TLS connection answers the next request
-  upstream/connection.py tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_over_tls[asyncio-an-answer]
+  upstream/connection.py
+  tests/http/upstream/test_reuse.py::test_what_came_since_the_answer_is_seen_before_the_first_byte[asyncio-answer-tls]
 -return bool(pending) and not self.served and
 +return bool(pending) and
 sequence-moved-by-two: gateways that note a lost memory at once can take the sequence of tokens back
@@ -99,7 +100,7 @@ settle-shorter-than-the-wire: a time to settle is taken in which a request may s
 -probe.settle < merged.settle:
 +probe.settle < merged.response_timeout:
 nobody-probes-in-the-background: what is in doubt stays so until somebody asks for it again
-  app/parts.py tests/http/gateway/test_recovery.py::test_background_probe[sqlite]
+  app/parts.py tests/http/gateway/test_recovery.py::test_background_probe
 -            self._recovery.run(),
 -
 drained-for-another-time: what is in flight at a stop gets another time than was asked for

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +12,25 @@ from gateway.core.operation import Audit, State
 from gateway.protect import accepting as product
 from gateway.store.base import Amnesic, Unstorable
 from gateway.store.postgres import store as postgres
-from tests.support.accepting import ASYNC, SECRETS, STEPS, accepting, desk
+from tests.support.accepting import ASYNC, SECRETS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
 from tests.support.house import house, neighbour, sqlite_store, status_of
+from tests.support.sentinel import Sentinel
 from tests.support.upstream import Answer
 
 AUDIT = Audit("op", "looking")
 ACCEPTED = (202, "accepted")
 
 
-async def test_what_a_caller_gets_whose_request_is_kept(tmp_path: Path) -> None:
-    """202 with a place to look, once the request is in the store and before anything was sent."""
-    async with desk(tmp_path) as it:
+@pytest.mark.parametrize("public", ["", "https://api.example.com/pay"], ids=["here", "behind-a-proxy"])
+async def test_what_a_caller_gets_whose_request_is_kept(tmp_path: Path, public: str) -> None:
+    """202 with a place to look, as callers see it, once the request is in the store and before anything was sent."""
+    async with desk(tmp_path, **({"public_url": f"{public}/"} if public else {})) as it:
         response = await it.accept()
         assert status_of(response) == ACCEPTED
         document = response.json()
-        url = f"/_operations/{document['id']}"
+        url = f"{public}/_operations/{document['id']}"
         for name, value in {
             "Location": url, "Retry-After": "1", "Preference-Applied": "respond-async", "Cache-Control": "no-store",
             "Content-Type": "application/json", "Idempotent-Replayed": None,
@@ -43,14 +43,6 @@ async def test_what_a_caller_gets_whose_request_is_kept(tmp_path: Path) -> None:
         assert document["links"] == {"self": url, "result": f"{url}/result"}
         assert (await it.record()).state is State.ACCEPTED
         assert it.home.upstream.requests == []
-
-
-async def test_a_public_url_makes_absolute_links(tmp_path: Path) -> None:
-    """Behind a proxy, callers see another address than the gateway."""
-    async with desk(tmp_path, public_url="https://api.example.com/pay/") as it:
-        response = await it.accept()
-        location = f"https://api.example.com/pay/_operations/{response.json()['id']}"
-        assert response.header("Location") == response.json()["links"]["self"] == location
 
 
 # -- which requests are accepted ---------------------------------------------------------------------------------------
@@ -79,31 +71,25 @@ CALLERS: list[tuple[list[tuple[str, str]], tuple[int, str]]] = [
 ]
 
 
-KEY_MAY_BE_MISSING = {"key": {"header": "Idempotency-Key", "required": False}}
-
-
 async def test_who_is_accepted(tmp_path: Path) -> None:
-    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once. What a
-    route does not protect it does not keep, either."""
-    async with desk(tmp_path, route=KEY_MAY_BE_MISSING) as it:
+    """Whoever prefers it, in any spelling, unless the request has a meaning only now: then it runs at once; where a
+    route always accepts, whoever has not that meaning. What a route does not protect it does not keep, either."""
+    optional = {"key": {"header": "Idempotency-Key", "required": False}}
+    async with desk(tmp_path / "always", route=optional, accept={"mode": "always"}) as it:
+        for key, headers, status, applied in (
+            ("k1", [], ACCEPTED, None),
+            ("k2", [("Prefer", "wait=1")], ACCEPTED, "wait=1"),
+            ("k3", [("If-Match", '"a"')], AT_ONCE, None),
+        ):
+            response = await it.send(key, *headers)
+            assert (status_of(response), response.header("Preference-Applied")) == (status, applied)
+        assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
+    async with desk(tmp_path, route=optional) as it:
         statuses = [status_of(await it.send(f"k{number}", *headers)) for number, (headers, _) in enumerate(CALLERS)]
         assert [(headers, status) for (headers, _), status in zip(CALLERS, statuses, strict=True)] == CALLERS
         assert len(it.home.upstream.requests) == statuses.count(AT_ONCE)
         presigned = await it.accept("k", target="/charges?X-Amz-Signature=abc")
         assert status_of(presigned) == AT_ONCE
-        assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
-
-
-async def test_a_route_that_always_accepts(tmp_path: Path) -> None:
-    """Every request with a key is accepted, and whoever asks waits for its response."""
-    async with desk(tmp_path, route=KEY_MAY_BE_MISSING, accept={"mode": "always"}) as it:
-        response = await it.send()
-        assert status_of(response) == ACCEPTED
-        assert response.header("Preference-Applied") is None
-        waited = await it.send("k1", ("Prefer", "wait=1"))
-        assert status_of(waited) == ACCEPTED
-        assert waited.header("Preference-Applied") == "wait=1"
-        assert status_of(await it.send("k2", ("If-Match", '"a"'))) == (200, "stored")
         assert status_of(await it.home.send(None, headers=[ASYNC])) == (200, "unkeyed")
 
 
@@ -118,79 +104,31 @@ async def test_the_service_does_not_hear_of_the_preference(tmp_path: Path) -> No
         assert home.upstream.requests[0].values("Prefer") == [b"respond-async"]
 
 
-@pytest.mark.parametrize("length", [9, 10, 11])
-async def test_only_short_bodies_are_kept(tmp_path: Path, length: int) -> None:
-    """A longer one is refused before anything is written, although it could run at once."""
-    async with desk(tmp_path, accept={"max_bytes": "10"}) as it:
-        response = await it.accept(body=b"x" * length)
-        assert status_of(response) == (ACCEPTED if length <= 10 else (413, "body-too-large"))
-        assert it.store.said.count("accept") == (length <= 10)
-        assert status_of(await it.send("k2", body=b"x" * length)) == (200, "stored")
-
-
-async def test_a_long_body_comes_from_its_file(tmp_path: Path) -> None:
-    """A body that was spooled is delivered byte for byte."""
-    async with desk(tmp_path, delivers=True, route={"body": {"spool_over": "10"}}) as it:
-        body = bytes(range(256)) * 200
-        assert status_of(await it.send("k1", ("Prefer", "respond-async, wait=9"), body=body)) == (200, "stored")
-        assert it.home.upstream.requests[0].body == body
+async def test_only_short_bodies_are_kept(tmp_path: Path) -> None:
+    """A longer one is refused before anything is written, although it could run at once; one that was spooled is
+    delivered byte for byte."""
+    async with desk(tmp_path, delivers=True, accept={"max_bytes": "51200"}, route={"body": {"spool_over": "10"}}) as it:
+        for length in (9, 51_199, 51_200, 51_201):
+            body, before = (bytes(range(256)) * 201)[:length], len(it.home.upstream.requests)
+            response = await it.accept(f"k{length}", ("Prefer", "wait=9"), body=body)
+            assert status_of(response) == ((200, "stored") if length <= 51_200 else (413, "body-too-large"))
+            assert status_of(await it.send(f"again-{length}", body=body)) == (200, "stored")
+            bodies = [request.body for request in it.home.upstream.requests[before:]]
+            assert bodies == [body] * (2 if length <= 51_200 else 1)
+        assert it.store.said.count("accept") == 3
 
 
 async def test_nothing_of_a_kept_request_is_readable_in_the_store(tmp_path: Path) -> None:
-    """Neither its credentials nor its body or query are in any file of the store."""
+    sentinel = Sentinel("Zqxjkvbpyw")
     async with desk(tmp_path) as it:
-        secrets = ("s3cr3t-token", "s3cr3t-query", "s3cr3t-body")
-        response = await it.accept(
-            "s3cr3t-key",
-            ("Authorization", f"Bearer {secrets[0]}"),
-            target=f"/charges?q={secrets[1]}",
-            body=json.dumps({"card": secrets[2]}).encode(),
-        )
+        credentials = ("Authorization", f"Bearer {sentinel.text}")
+        body = b'{"card": "%s"}' % sentinel.text.encode()
+        response = await it.accept(sentinel.text, credentials, target=f"/charges?q={sentinel.text}", body=body)
         assert status_of(response) == ACCEPTED
-        for file in (tmp_path / "store").iterdir():
-            assert b"s3cr3t" not in file.read_bytes()
+        assert await sentinel.found(tmp_path / "store") == []
 
 
-# -- repeats -----------------------------------------------------------------------------------------------------------
-
-
-REPEATS: dict[str, tuple[tuple[int, str], tuple[int, str]]] = {
-    # state: what a caller gets that does not wait, and one that does
-    "accepted": (ACCEPTED, (409, "in-flight")),
-    "postponed": (ACCEPTED, (409, "in-flight")),
-    "claimed": (ACCEPTED, (409, "in-flight")),
-    "in doubt": (ACCEPTED, (409, "in-doubt")),
-    "dead letter": ((409, "dead-letter"), (409, "dead-letter")),
-    "completed": ((201, "replayed"), (201, "replayed")),
-    "not stored": ((409, "response-not-stored"), (409, "response-not-stored")),
-    "expired": ((410, "key-expired"), (410, "key-expired")),
-    "withdrawn": (ACCEPTED, (200, "stored")),
-}
-
-
-@pytest.mark.parametrize("state", REPEATS)
-async def test_a_repeat(tmp_path: Path, state: str) -> None:
-    """What comes of it is in the record; another request is refused whatever that says."""
-    for_async, for_sync = REPEATS[state]
-    async with desk(tmp_path) as it:
-        location = (await it.accept()).header("Location")
-        await it.drive(*STEPS[state])
-        for headers in ((), (ASYNC,)):
-            assert status_of(await it.send("k1", *headers, body=b"other")) == (422, "key-reused")
-        sync = await it.send() if state != "withdrawn" else None
-        again = await it.accept()
-        assert status_of(again) == for_async
-        if for_async == ACCEPTED:
-            record = (await it.record()).record
-            assert record is not None
-            assert (again.header("Location"), again.json()["state"]) == (location, record.state)
-            assert again.header("Idempotent-Replayed") == (None if state == "withdrawn" else "true")
-        if sync is not None:
-            assert status_of(sync) == for_sync
-            if for_async[1] in ("accepted", "dead-letter"):
-                assert sync.header("Location") == location
-                assert sync.json()["operation_id"] == (again.json().get("id") or again.json()["operation_id"])
-        assert it.home.upstream.requests == []
+# -- repeats, of which test_status shows the rest ----------------------------------------------------------------------
 
 
 async def test_many_first_requests_keep_one(tmp_path: Path) -> None:
@@ -201,23 +139,6 @@ async def test_many_first_requests_keep_one(tmp_path: Path) -> None:
         assert len({response.header("Location") for response in responses}) == 1
         assert [response.header("Idempotent-Replayed") for response in responses].count(None) == 1
         assert (await it.record()).state is State.ACCEPTED
-
-
-async def test_a_repeat_while_it_is_delivered_here(tmp_path: Path) -> None:
-    """A caller that does not wait gets its 202 at once; one that waits gets the response when it is there."""
-    async with desk(tmp_path, delivers=True) as it:
-        hold = asyncio.Event()
-        it.home.upstream.on("/charges", Answer(201, hold=hold))
-        await it.accept()
-        await it.home.upstream.wait_for_requests(1)
-        again = await it.accept()
-        assert status_of(again) == ACCEPTED
-        assert again.json()["state"] == "claimed"
-        waiting = asyncio.create_task(it.send("k1", ("Prefer", "wait=20")))
-        await eventually(lambda: it.home.gateway.coordinator.waiters == 1, what="it waits")
-        hold.set()
-        assert status_of(await waiting) == (201, "replayed")
-        assert len(it.home.upstream.requests) == 1
 
 
 async def test_a_caller_that_waits_while_it_is_called_off(tmp_path: Path) -> None:
@@ -256,28 +177,36 @@ async def test_a_dead_letter_is_requeued_by_a_repeat_where_the_route_says_so(tmp
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_caller_that_waits_a_little_gets_its_own_response(tmp_path: Path) -> None:
-    """It is the synchronous response, and nothing says that it was accepted first."""
-    async with desk(tmp_path, delivers=True) as it:
+async def test_who_waits_gets_the_response_and_who_does_not_a_202(tmp_path: Path) -> None:
+    """It is the synchronous response, and nothing says that it was accepted first; a repeat meanwhile may wait or not,
+    and what is not there in time is there for whoever comes later."""
+    waits = {"in_flight": {"wait": "0s"}}
+    async with desk(tmp_path, delivers=True, route=waits) as it:
         it.home.upstream.on("/charges", Answer(201, body=b"charged"))
         response = await it.send("k1", ("Prefer", "respond-async, wait=20"))
         assert (status_of(response), response.body) == ((201, "stored"), b"charged")
-        assert response.header("Preference-Applied") == "wait=20"
-        assert response.header("Idempotent-Replayed") is None
+        assert (response.header("Preference-Applied"), response.header("Idempotent-Replayed")) == ("wait=20", None)
         # The record is told as soon as it is read, the delivery may have to notice yet that it wrote it.
         await eventually(lambda: it.home.gateway.coordinator.in_flight == 0, what="it is delivered")
         again = await it.accept()
         assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
-
-
-async def test_a_caller_that_does_not_wait_long_enough_gets_202(tmp_path: Path) -> None:
-    """The service goes on, and the response is there for whoever comes later."""
-    async with desk(tmp_path, delivers=True, route={"in_flight": {"max_wait": "100ms", "wait": "0s"}}) as it:
+        hold = asyncio.Event()
+        it.home.upstream.on("/charges", Answer(201, hold=hold))
+        await it.accept("k2")
+        await it.home.upstream.wait_for_requests(2)
+        again = await it.accept("k2")
+        assert (status_of(again), again.json()["state"]) == (ACCEPTED, "claimed")
+        waiting = asyncio.create_task(it.send("k2", ("Prefer", "wait=20")))
+        await eventually(lambda: it.home.gateway.coordinator.waiters == 1, what="it waits")
+        hold.set()
+        assert status_of(await waiting) == (201, "replayed")
+        assert len(it.home.upstream.requests) == 2
+    waits["in_flight"]["max_wait"] = "100ms"
+    async with desk(tmp_path / "short", delivers=True, route=waits) as it:
         hold = asyncio.Event()
         it.home.upstream.on("/charges", Answer(201, hold=hold))
         response = await it.send("k1", ("Prefer", "respond-async, wait=3600"))
-        assert status_of(response) == ACCEPTED
-        assert response.json()["state"] == "claimed"
+        assert (status_of(response), response.json()["state"]) == (ACCEPTED, "claimed")
         assert response.header("Preference-Applied") == "respond-async"
         hold.set()
         await eventually(lambda: it.home.gateway.coordinator.in_flight == 0, what="it is delivered")
@@ -288,7 +217,8 @@ async def test_a_caller_that_does_not_wait_long_enough_gets_202(tmp_path: Path) 
 
 
 async def test_a_full_backlog_takes_nothing_new(tmp_path: Path) -> None:
-    """What was accepted is answered as ever; once something was delivered there is room again."""
+    """What was accepted is answered as ever; once something was delivered there is room again. Each caller has a limit
+    of its own, too, by what is kept and not by how often it is asked for."""
     async with desk(tmp_path, accept={"max_pending": 2}) as it:
         responses = await asyncio.gather(*(it.accept(f"k{number}") for number in range(5)))
         assert sorted(map(status_of, responses)) == [ACCEPTED, ACCEPTED, *[(503, "backlog-full")] * 3]
@@ -301,11 +231,7 @@ async def test_a_full_backlog_takes_nothing_new(tmp_path: Path) -> None:
         assert status_of(await it.accept("k9")) == (503, "backlog-full")
         it.clocks.pass_time(2, it.home)
         assert status_of(await it.accept("k9")) == ACCEPTED
-
-
-async def test_no_caller_fills_the_backlog_for_others(tmp_path: Path) -> None:
-    """Each has a limit of its own, by what is kept and not by how often it is asked for."""
-    async with desk(tmp_path, accept={"max_pending_per_scope": 2}) as it:
+    async with desk(tmp_path / "each", accept={"max_pending_per_scope": 2}) as it:
         statuses = [status_of(await it.accept(f"k{number}")) for number in (0, 0, 0, 1, 2, 3)]
         assert statuses == [*[ACCEPTED] * 4, (503, "backlog-full"), (503, "backlog-full")]
         assert status_of(await it.accept("k1", tenant="t2")) == ACCEPTED
@@ -365,43 +291,25 @@ async def test_what_is_accepted_at_once_is_limited(
         assert status_of(await it.accept("k2", body=b"x" * 60)) == ACCEPTED
 
 
-async def test_no_request_costs_a_count(tmp_path: Path) -> None:
-    """The store counts what waits about once a second, and single callers only where much waits."""
-    async with desk(tmp_path) as it:
-        for number in range(20):
-            await it.accept(f"k{number}")
-        # The start looks once, too, at a time of its own.
-        assert it.store.said.count("backlog") in (1, 2)
-        assert it.store.said.count("count_pending") == 0
-
-
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [lost, dropped], ids=["took effect", "did not"])
-async def test_a_lost_acknowledgement_is_asked_for_again(tmp_path: Path, fault: Callable[[], Fault]) -> None:
-    """The same command finds out, and the request is kept once."""
-    async with desk(tmp_path) as it:
-        it.store.on("accept", fault(), fault())
-        response = await it.accept()
-        assert status_of(response) == ACCEPTED
-        assert response.header("Idempotent-Replayed") is None
-        assert it.store.said.count("accept") == 3
-        record = (await it.record()).record
-        assert record is not None
-        assert record.token == 1
-
-
-async def test_an_acceptance_that_nobody_heard_of_is_found_by_its_repeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Patience ends in 503, which promises neither; the request was kept all the same, and its repeat gets the 202."""
+async def test_a_lost_acknowledgement_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command finds out, and the request is kept once. Patience ends in 503, which promises neither; the
+    request was kept all the same, and its repeat gets the 202."""
+    for name, fault in (("took effect", lost()), ("did not", dropped())):
+        async with desk(tmp_path / name) as it:
+            it.store.on("accept", fault, fault)
+            response = await it.accept()
+            assert (status_of(response), response.header("Idempotent-Replayed")) == (ACCEPTED, None), name
+            record = (await it.record()).record
+            assert record is not None
+            assert (it.store.said.count("accept"), record.token) == (3, 1), name
     monkeypatch.setattr(product, "_STORE_SECONDS_MAX", 0.3)
-    async with desk(tmp_path) as it:
+    async with desk(tmp_path / "in vain") as it:
         it.store.break_("accept", fault=lost())
         response = await it.accept()
-        assert status_of(response) == (503, "in-doubt")
-        assert response.header("Retry-After") == "1"
+        assert (status_of(response), response.header("Retry-After")) == ((503, "in-doubt"), "1")
         assert b"Nothing was executed" not in response.body
         it.store.mend()
         again = await it.accept()

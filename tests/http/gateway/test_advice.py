@@ -17,6 +17,7 @@ from tests.support.upstream import Answer, Ending
 
 Scene = Callable[[House], Awaitable[Response]]
 JSON = ("Content-Type", "application/json")
+AT_ONCE = ("Prefer", "wait=0")
 RESET = Answer(bytes_max=0, ending=Ending.RESET)
 PROBE: dict[str, Any] = {
     "probe": {
@@ -45,21 +46,6 @@ def twice(*answers: Answer, then: dict[str, Any] | None = None) -> Scene:
     return scene
 
 
-async def outstanding(home: House) -> Response:
-    first, hold = await home.begin()
-    response = await home.send(headers=[("Prefer", "wait=0")])
-    hold.set()
-    await first
-    return response
-
-
-async def too_slow_for_its_own_caller(home: House) -> Response:
-    first, hold = await home.begin()
-    response = await first
-    hold.set()
-    return response
-
-
 async def expired(home: House) -> Response:
     async def is_over() -> bool:
         return status_of(await home.send())[1] == "key-expired"
@@ -72,15 +58,20 @@ async def probed_in_vain(home: House) -> Response:
     home.upstream.on("/charges", RESET)
     await home.send()
     home.upstream.on(f"/seen/{home.upstream.requests[-1].values('Idempotency-Operation')[0].decode()}", Answer(500))
-    return await home.send(headers=[("Prefer", "wait=0")])
+    return await home.send(headers=[AT_ONCE])
 
 
-async def overloaded(home: House) -> Response:
-    first, hold = await home.begin()
-    response = await home.send("k2")
-    hold.set()
-    await first
-    return response
+def meanwhile(**how: Any) -> Scene:
+    """The response to a request that comes while another one runs; without any, to that one."""
+
+    async def scene(home: House) -> Response:
+        first, hold = await home.begin()
+        response = await (home.send(**how) if how else first)
+        hold.set()
+        await first
+        return response
+
+    return scene
 
 
 async def unreachable(home: House) -> Response:
@@ -106,7 +97,7 @@ ROWS: dict[str, tuple[dict[str, Any], Scene, tuple[int, str], bool | None, str |
         (400, "scope-unsuitable"), False, None,
     ),
     "body-too-large": ({"body": {"max_bytes": 2, "spool_over": 1}}, once(), (413, "body-too-large"), False, None),
-    "overloaded": ({}, overloaded, (503, "overloaded"), True, "1"),
+    "overloaded": ({}, meanwhile(key="k2"), (503, "overloaded"), True, "1"),
     "key-reused": ({}, twice(Answer(), then={"body": b"{}"}), (422, "key-reused"), False, None),
     "key-reused 409": (
         {"mismatch_status": 409}, twice(Answer(), then={"body": b"{}"}), (409, "key-reused"), False, None
@@ -126,10 +117,10 @@ ROWS: dict[str, tuple[dict[str, Any], Scene, tuple[int, str], bool | None, str |
         {"repeats": {"within": "10m", "action": "refuse"}}, twice(Answer(201), then={"key": "k2"}),
         (409, "likely-duplicate"), False, None,
     ),
-    "in-flight": ({}, outstanding, (409, "in-flight"), True, "1"),
-    "in-flight 429": ({"in_flight": {"status": 429}}, outstanding, (429, "in-flight"), True, "1"),
+    "in-flight": ({}, meanwhile(headers=[AT_ONCE]), (409, "in-flight"), True, "1"),
+    "in-flight 429": ({"in_flight": {"status": 429}}, meanwhile(headers=[AT_ONCE]), (429, "in-flight"), True, "1"),
     "in-flight 504": (
-        {"upstream": {"answer_within": "100ms"}}, too_slow_for_its_own_caller, (504, "in-flight"), True, "1"
+        {"upstream": {"answer_within": "100ms"}}, meanwhile(), (504, "in-flight"), True, "1"
     ),
     "upstream-unreachable": ({}, unreachable, (502, "upstream-unreachable"), True, "1"),
     "in-doubt 502": ({}, once(RESET), (502, "in-doubt"), False, None),
@@ -138,6 +129,7 @@ ROWS: dict[str, tuple[dict[str, Any], Scene, tuple[int, str], bool | None, str |
     "in-doubt 502, probed": ({"recovery": PROBE}, once(RESET), (502, "in-doubt"), True, "1"),
     "in-doubt 409, probed": ({"recovery": PROBE}, probed_in_vain, (409, "in-doubt"), True, None),
     # A library that repeats it gets the problem, and its user the reason.
+    "in-doubt 409, resent in vain": ({"recovery": "resend"}, twice(RESET), (502, "in-doubt"), True, "1"),
     "in-doubt, as answered": ({}, once(answered(502)), (502, "in-doubt"), None, None),
     "in-doubt, as answered with advice": (
         {}, once(answered(502, ("x-should-retry", "true"), ("Stripe-Should-Retry", "true"))),
@@ -182,6 +174,8 @@ async def test_each_verdict_with_each_status(tmp_path: Path, row: str, errors: s
         assert response.header("Retry-After") == after
     problem = problem_of(response)
     if problem is not None:
+        # Only what nothing heals sends to the operator.
+        assert ("Ask the operator" in response.body.decode()) == (word == "in-doubt" and not says)
         assert (problem["code"], problem["retryable"]) == (
             "idempotency_key_in_use" if (errors, word) == ("stripe", "in-flight") else word,
             says,
@@ -191,8 +185,10 @@ async def test_each_verdict_with_each_status(tmp_path: Path, row: str, errors: s
 TYPE = "https://docs.example.com/problems/"
 
 
-def form_of(problem: dict[str, Any]) -> tuple[object, ...]:
+def form_of(response: Response) -> tuple[object, ...]:
     """What every problem has, of whatever part of the gateway; `detail` and `title` are texts."""
+    problem = problem_of(response)
+    assert problem is not None
     assert problem["title"]
     assert problem["detail"] == problem["error"]["message"] != ""
     return problem["status"], problem["type"], problem["code"], problem["error"]["code"], problem["retryable"]
@@ -216,9 +212,7 @@ async def test_a_problem_of_the_status_resource(
         url = (await it.accept()).header("Location") or ""
         await it.drive(*STEPS["completed"])
         response = await it.see(target if target.startswith("/_") else url + target, method=method)
-        problem = problem_of(response)
-        assert problem is not None
-        assert form_of(problem) == (status, TYPE + code, code, code, False)
+        assert form_of(response) == (status, TYPE + code, code, code, False)
         assert should_retry(response) is False
 
 
@@ -240,9 +234,7 @@ async def test_what_is_no_request(tmp_path: Path, data: bytes, status: int) -> N
     async with house(sqlite_store(tmp_path), tmp_path, errors={"type_base": TYPE}) as home:
         response = await http.exchange(home.port, data)
     check_advice(response)
-    problem = problem_of(response)
-    assert problem is not None
-    assert form_of(problem) == (status, TYPE + "request-invalid", "request-invalid", "request-invalid", False)
+    assert form_of(response) == (status, TYPE + "request-invalid", "request-invalid", "request-invalid", False)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +257,5 @@ async def test_what_is_not_protected(
         else:
             home.upstream.on(target, answer)
         response = await home.send(None, target=target)
-    problem = problem_of(response)
-    assert problem is not None
-    assert form_of(problem) == (status, TYPE + code, code, code, retryable)
+    assert form_of(response) == (status, TYPE + code, code, code, retryable)
     assert should_retry(response) is (True if retryable else None)

@@ -17,57 +17,16 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete
 from gateway.store.journal.journal import SqliteJournal
 from tests.admin.shell import CUT, Shell
+from tests.http.gateway.asking import metric
 from tests.support.accepting import ASYNC
 from tests.support.eventually import eventually
-from tests.support.house import House, config_text, house, neighbour, sqlite_store, status_of
+from tests.support.house import ROUTE, House, config_text, house, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.sentinel import Sentinel
 from tests.support.upstream import Answer, RecordingUpstream
 
-SECRET = "a-sentinel-of-the-caller"
+Store = dict[str, Any]
 NEW, OLD = {"id": "new", "key": "0f" * 32}, {"id": "old", "key": "f0" * 32}
-ANSWER = Answer(201, headers=(("Location", f"/{SECRET}"), ("Content-Type", "text/plain")), body=SECRET.encode())
-CHANGES: dict[str, Any] = {
-    "route": {"match": {"path": "/charges/{name}"}, "body": {"spool_over": "1KiB"}},
-    "store": {"clear_keys": True},
-}
-
-
-async def send(home: House) -> tuple[int, str | None]:
-    """A request with the secret in all of its parts."""
-    response = await home.send(SECRET, SECRET.encode() * 1000, target=f"/charges/{SECRET}", tenant=SECRET)
-    if response.header("Idempotency-Status") in ("stored", "replayed"):
-        assert (response.body, response.header("Location")) == (SECRET.encode(), f"/{SECRET}")
-    return status_of(response)
-
-
-def _is_in_files(directory: Path) -> bool:
-    return any(SECRET.encode() in each.read_bytes() for each in directory.rglob("*") if each.is_file())
-
-
-@pytest.mark.parametrize("store", ["sqlite", "postgres-redis"], indirect=True)
-async def test_who_has_the_key_replays(store: dict[str, Any], tmp_path: Path) -> None:
-    """Also with a newer key before it. Without it, the operation completed and its response is gone: counted, and never
-    run again."""
-    async with house(store, tmp_path, secrets={"encryption": [OLD]}, **CHANGES) as home:
-        home.upstream.on(f"/charges/{SECRET}", ANSWER)
-        assert await send(home) == (201, "stored")
-        assert not _is_in_files(tmp_path)
-        both = {"encryption": [NEW, OLD]}
-        async with neighbour(store, tmp_path / "b", home.upstream, secrets=both, **CHANGES) as other:
-            assert await send(other) == (201, "replayed")
-        for number, keys in enumerate(({"encryption": [NEW]}, {})):
-            state, secrets = tmp_path / str(number), {**keys, "unreadable": "accept"}
-            async with neighbour(store, state, home.upstream, secrets=secrets, **CHANGES) as other:
-                assert await send(other) == (409, "response-not-stored")
-
-                async def is_counted(other: House = other) -> bool:
-                    text = (await other.status("/metrics")).body.decode()
-                    return "idempotency_unreadable_records_total 0" not in text
-
-                await eventually(is_counted)
-        assert await send(home) == (201, "replayed")
-        assert len(home.upstream.requests) == 1
 
 
 async def test_an_outcome_that_waits_needs_its_key(tmp_path: Path) -> None:
@@ -94,7 +53,6 @@ async def test_an_outcome_that_waits_needs_its_key(tmp_path: Path) -> None:
             pass
 
 
-Store = dict[str, Any]
 WITH_VALUES = b'{"id": 7,  "card": {"number": "4242424242424242"}}'
 KEPT = b'{"id": 7,  "card": {"number": "[redacted]"}}'
 REDACT = {"response": {"redact": ["/card/number", "header:X-Token"]}, "in_flight": {"wait": "20s"}}
@@ -124,7 +82,8 @@ async def test_only_the_first_request_gets_the_values(store: Store, tmp_path: Pa
             assert (again.body, again.header("X-Token")) == (KEPT, "[redacted]")
             assert again.header("Idempotency-Redacted") == "true"
         assert len(home.upstream.requests) == 1
-    await asyncio.to_thread(has_nothing_of, tmp_path, b"42424242", b"s3cret-token")
+    for value in ("4242424242424242", "s3cret-token"):
+        assert await Sentinel(value).found(tmp_path) == []
 
 
 async def test_what_cannot_be_redacted_is_not_kept(tmp_path: Path) -> None:
@@ -143,22 +102,11 @@ async def test_what_cannot_be_redacted_is_not_kept(tmp_path: Path) -> None:
         assert (await home.send("k2")).body == long.replace(b'"42"', b'"[redacted]"')
 
 
-def has_nothing_of(directory: Path, *values: bytes) -> None:
-    """No file has any of these values."""
-    for file in directory.rglob("*"):
-        if file.is_file():
-            assert not [value for value in values if value in file.read_bytes()], file
-
-
 A, B = {"id": "a", "key": "a1" * 32}, {"id": "b", "key": "b2" * 32}
 SENTINEL = Sentinel("Zqxjkvbpyw")
 TEXT = SENTINEL.text
-ROUTE: dict[str, Any] = {
-    "name": "charge",
+KEYED: dict[str, Any] = ROUTE | {
     "match": {"path": "/s/{rest:.*}"},
-    "key": {"header": "Idempotency-Key", "required": True},
-    "scope": {"header": "X-Tenant", "from": "any"},
-    "outcome": {"preset": "standard"},
     "in_flight": {"wait": "0s"},
     "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
 }
@@ -171,7 +119,7 @@ EVENTS = {"sinks": [{"name": "lines", "kind": "webhook", "url": "http://127.0.0.
 def changes(*keys: dict[str, str], **secrets: Any) -> dict[str, Any]:
     """The configuration with these encryption keys."""
     found: dict[str, Any] = {
-        "routes": [ROUTE | (ACCEPT if keys else {})],
+        "routes": [KEYED | (ACCEPT if keys else {})],
         "store": {"clear_keys": True, "cache_max_age": "0s"},
         "delivery": {"workers": 0},
         "events": EVENTS,
@@ -199,7 +147,6 @@ async def used(home: House, prefix: str, *, accepts: bool) -> dict[str, str]:
 
 
 async def sent(home: House, key: str, kind: str) -> Response:
-    """The request of this kind of operation."""
     target = f"/s/cut/{TEXT}" if kind == "in-doubt" else f"/s/{TEXT}"
     prefer = [ASYNC] if kind == "accepted" else []
     return await home.send(key, b'{"sent": "%s"}' % TEXT.encode(), tenant=TEXT, target=target, headers=prefer)
@@ -214,7 +161,6 @@ async def purge(run: Shell, prefix: str) -> None:
 
 
 async def as_before(home: House, keys: dict[str, str]) -> None:
-    """Each operation is what it was."""
     executed = posted(home.upstream)
     for key, kind in keys.items():
         reply = await sent(home, key, kind)
@@ -229,8 +175,11 @@ def posted(upstream: RecordingUpstream) -> int:
     return sum(received.method == "POST" for received in upstream.requests)
 
 
-def postgres_of(store: Store) -> str | None:
-    return store["durable"] if store["durable"].startswith("postgresql") else None
+async def found(store: Store, directory: Path) -> list[str]:
+    """Where the text is, in the store and in what a gateway keeps beside it."""
+    postgres = store["durable"] if store["durable"].startswith("postgresql") else None
+    files = [each for part in ("state", "store") for each in await SENTINEL.found(directory / part)]
+    return files + await SENTINEL.found(directory / "nowhere", postgres, store.get("fast"))
 
 
 async def test_a_rotation(store: Store, tmp_path: Path) -> None:
@@ -261,7 +210,7 @@ async def test_a_rotation(store: Store, tmp_path: Path) -> None:
                 line for line in again.out.splitlines() if ": encrypted " in line and "encrypted 0" not in line
             ] == []
             await later.gateway.stop()
-        assert await SENTINEL.found(tmp_path / "state", postgres_of(store), store.get("fast")) == []
+        assert await found(store, tmp_path) == []
         with pytest.raises(StartError, match=r"records with key 'b', and secrets\.encryption has no such key"):
             async with neighbour(store, tmp_path, upstream, **changes(A)):
                 pass
@@ -271,6 +220,7 @@ async def test_a_rotation(store: Store, tmp_path: Path) -> None:
             executed = posted(upstream)
             assert status_of(await sent(blind, f"a{TEXT}1", "stored")) == (409, "response-not-stored")
             assert posted(upstream) == executed
+            await eventually(lambda: metric(blind, "unreadable_records_total"))
         async with neighbour(store, tmp_path, upstream, **changes(B)) as last:
             await as_before(last, keys)
             paused = await shell(store, tmp_path, upstream, **changes(B))("pause")
@@ -283,11 +233,11 @@ async def test_switched_on_in_a_living_store(store: Store, tmp_path: Path) -> No
     async with house(store, tmp_path, **changes()) as home:
         upstream = home.upstream
         keys = await used(home, "a", accepts=False)
+        said = await shell(store, tmp_path, upstream, **changes())("rekey")
+        assert (said.code, "secrets: {encryption:" in said.err) == (1, True)
         run = shell(store, tmp_path, upstream, **changes(A))
         await purge(run, "a")
-        postgres = postgres_of(store)
-        directory = tmp_path / "store" if postgres is None else tmp_path / "state"
-        assert await SENTINEL.found(directory, postgres, store.get("fast")) != []
+        assert await found(store, tmp_path) != []
         await home.gateway.stop()
         async with neighbour(store, tmp_path, upstream, **changes(A)) as later:
             await as_before(later, keys)
@@ -295,12 +245,17 @@ async def test_switched_on_in_a_living_store(store: Store, tmp_path: Path) -> No
             assert (said.code, said.err) == (0, ""), said
             await as_before(later, keys)
             await later.gateway.stop()
-        assert await SENTINEL.found(directory, postgres, store.get("fast")) == []
+        assert await found(store, tmp_path) == []
         async with neighbour(store, tmp_path, upstream, **changes(A)) as last:
             await as_before(last, keys)
 
 
-@pytest.mark.parametrize("before", [[], [B | {"id": "c"}]], ids=["encrypts", "opens"])
+@pytest.mark.parametrize(
+    ("store", "before"),
+    [("sqlite", []), ("sqlite", [B | {"id": "c"}]), ("postgres", []), ("postgres-redis", [])],
+    ids=["sqlite-encrypts", "sqlite-opens", "postgres-encrypts", "postgres-redis-encrypts"],
+    indirect=["store"],
+)
 async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Path, before: list[Any]) -> None:
     """No gateway starts with it, `check --store` says so, and what `rekey` cannot open with it is no success."""
     others = {"encryption": [*before, A | {"key": "c3" * 32}]}
@@ -322,11 +277,3 @@ async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Pa
     assert f"records: encrypted 0 with key '{others['encryption'][0]['id']}'; left 1: " in said.out
     assert "key 'a' is another key than it was" in said.out
     assert "cannot be read: see above" in said.out
-
-
-async def test_there_is_nothing_to_encrypt_with(tmp_path: Path) -> None:
-    """Without a key it says what to write."""
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-    text = config_text("http://127.0.0.1:9", store, tmp_path)
-    said = await Shell(tmp_path, text)("rekey")
-    assert (said.code, "secrets: {encryption:" in said.err) == (1, True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.http.gateway.asking import metric
 from tests.support import http
 from tests.support.accepting import ASYNC, SECRETS
 from tests.support.clocks import Clocks
@@ -38,6 +39,9 @@ def by_token(request: Received) -> Answer:
     return permission(("X-User-Id", name), ("X-User-Email", f"{name}@shop.example"))
 
 
+OPTIONAL_KEY = {"key": {"header": "Idempotency-Key"}}
+
+
 @dataclass
 class Guarded:
     """A gateway, and the service that it asks."""
@@ -52,10 +56,9 @@ class Guarded:
     def forwarded(self) -> list[Received]:
         return self.home.upstream.requests
 
-    async def metric(self, decision: str) -> float:
-        text = (await self.home.status("/metrics")).body.decode()
-        name = f'idempotency_forward_auth_total{{decision="{decision}"}} '
-        return sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+
+async def decisions(it: Guarded, decision: str) -> float:
+    return await metric(it.home, "forward_auth_total", decision=decision)
 
 
 @asynccontextmanager
@@ -64,6 +67,7 @@ async def guarded(
     *scripts: Answer | Callable[[Received], Answer],
     settings: dict[str, Any] | None = None,
     authorize: bool = False,
+    tenant: str | None = None,
     tls: Authority | None = None,
     **changes: Any,
 ) -> AsyncIterator[Guarded]:
@@ -73,10 +77,11 @@ async def guarded(
         authority.on(None, *(scripts or (by_token,)))
         asked = {"url": f"{authority.url}/auth?app=shop", **(settings or {})}
         route = changes.pop("route", {})
+        scope: Any = {"forward_auth": {"principal": "X-User-Id"} | asked}
         if authorize:
             route = {"scope": "shared", "authorize": {"forward_auth": asked}} | route
         else:
-            route = {"scope": {"forward_auth": {"principal": "X-User-Id"} | asked}} | route
+            route = {"scope": {"compose": [{"header": tenant, "from": "any"}, scope]} if tenant else scope} | route
         async with neighbour(sqlite_store(directory), directory, upstream, route=route, **changes) as home:
             yield Guarded(home, authority)
 
@@ -85,41 +90,37 @@ async def guarded(
 
 
 async def test_the_principal_is_the_caller(tmp_path: Path) -> None:
-    """Whatever token names it: its keys are its own, and it is asked about repeats, too."""
-    async with guarded(tmp_path) as it:
+    """Whatever token names it: its keys are its own, and it is asked about repeats, too. A scope is for keys: without
+    one nobody is asked."""
+    async with guarded(tmp_path, route=OPTIONAL_KEY) as it:
         for headers, verdict in (([ALICE], "stored"), ([ALICE], "replayed"), ([BOB], "stored"), ([BOB], "replayed")):
             assert status_of(await it.send(*headers)) == (200, verdict)
         assert [len(it.forwarded), len(it.authority.requests)] == [2, 4]
-        assert await it.metric("allowed") == 4
+        assert status_of(await it.send(ALICE, key=None)) == (200, "unkeyed")
+        assert [len(it.authority.requests), await decisions(it, "allowed")] == [4, 4]
 
 
 async def test_the_question(tmp_path: Path) -> None:
-    """A GET without body, with method, URI and origin of the request, and with the named headers alone."""
-    extra = [("Cookie", "a=1"), ("X-Other", "x"), ("X-Forwarded-For", "6.6.6.6"), ("X-Forwarded-Uri", "/forged")]
+    """A GET without body, with method, URI and origin of the request, and with the named headers alone. The origin is
+    what a trusted proxy says; method and URI are still those of the request."""
+    said = {"For": "10.9.8.7", "Proto": "https", "Host": "api.shop.example", "Method": "GET", "Uri": "/forged"}
+    forwarded = [(f"X-Forwarded-{name}", value) for name, value in said.items()]
     async with guarded(tmp_path) as it:
-        assert (await it.send(ALICE, *extra, target="/charges?x=%2f1")).status == 200
+        assert (
+            await it.send(ALICE, ("Cookie", "a=1"), ("X-Other", "x"), *forwarded, target="/charges?x=%2f1")
+        ).status == 200
         (question,) = it.authority.requests
         assert (question.method, question.target, question.body) == ("GET", b"/auth?app=shop", b"")
-        assert sorted(question.headers) == [
-            (b"Authorization", b"Bearer alice-s3cr3t"),
-            (b"Cookie", b"a=1"),
-            (b"Host", f"127.0.0.1:{it.authority.port}".encode()),
-            (b"Via", b"1.1 idempotency-gateway"),
-            (b"X-Forwarded-For", b"127.0.0.1"),
-            (b"X-Forwarded-Host", b"gateway.test"),
-            (b"X-Forwarded-Method", b"POST"),
-            (b"X-Forwarded-Proto", b"http"),
-            (b"X-Forwarded-Uri", b"/charges?x=%2f1"),
-        ]
-
-
-async def test_behind_a_trusted_proxy(tmp_path: Path) -> None:
-    """The origin is what the proxy says; method and URI are still those of the request."""
-    said = {"For": "10.9.8.7", "Proto": "https", "Host": "api.shop.example", "Method": "GET", "Uri": "/forged"}
+        expected = {
+            "Authorization": "Bearer alice-s3cr3t", "Cookie": "a=1", "Host": f"127.0.0.1:{it.authority.port}",
+            "Via": "1.1 idempotency-gateway", "X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": "gateway.test",
+            "X-Forwarded-Method": "POST", "X-Forwarded-Proto": "http", "X-Forwarded-Uri": "/charges?x=%2f1",
+        }  # fmt: skip
+        assert sorted(question.headers) == [(name.encode(), value.encode()) for name, value in sorted(expected.items())]
     heard = said | {"For": "10.9.8.7, 127.0.0.1", "Method": "POST", "Uri": "/charges"}
-    async with guarded(tmp_path, trusted_proxies=["127.0.0.0/8"], settings={"headers": ["X-Token"]}) as it:
+    changes: dict[str, Any] = {"trusted_proxies": ["127.0.0.0/8"], "settings": {"headers": ["X-Token"]}}
+    async with guarded(tmp_path / "behind-a-proxy", **changes) as it:
         it.authority.on(None, permission(("X-User-Id", "alice")))
-        forwarded = [(f"X-Forwarded-{name}", value) for name, value in said.items()]
         assert (await it.send(ALICE, ("X-Token", "t"), *forwarded)).status == 200
         (question,) = it.authority.requests
         assert {name: question.values(f"X-Forwarded-{name}") for name in said} == {
@@ -163,7 +164,7 @@ async def test_a_refusal(tmp_path: Path, refusal: Answer) -> None:
             assert response.values(name) == wanted
         assert [len(it.authority.requests), len(it.forwarded)] == [1, 0]
         assert status_of(await it.send(ALICE)) == (200, "stored")
-        assert [await it.metric("refused"), await it.metric("allowed")] == [1, 1]
+        assert [await decisions(it, "refused"), await decisions(it, "allowed")] == [1, 1]
 
 
 UNDECIDED: dict[str, Answer] = {
@@ -201,14 +202,7 @@ async def test_no_decision(tmp_path: Path, fault: str, caplog: pytest.LogCapture
         assert [record.levelname for record in said] == ["WARNING"]
         assert not any(word in caplog.text for word in ("s3cr3t", "alice", "app=shop"))
         assert status_of(await it.send(ALICE)) == (200, "stored")
-        assert [await it.metric("unavailable"), await it.metric("allowed")] == [1, 1]
-
-
-async def test_without_a_key_nobody_is_asked(tmp_path: Path) -> None:
-    """A scope is for keys: where none is needed, the request passes; and a missing one is refused by itself."""
-    async with guarded(tmp_path, route={"key": {"header": "Idempotency-Key"}}) as it:
-        assert status_of(await it.send(ALICE, key=None)) == (200, "unkeyed")
-        assert it.authority.requests == []
+        assert [await decisions(it, "unavailable"), await decisions(it, "allowed")] == [1, 1]
 
 
 async def test_too_many_questions(tmp_path: Path) -> None:
@@ -224,18 +218,12 @@ async def test_too_many_questions(tmp_path: Path) -> None:
 
 
 async def test_composed(tmp_path: Path) -> None:
-    """With a tenant beside the principal, both make the caller."""
-    async with RecordingUpstream() as authority, RecordingUpstream() as upstream:
-        authority.on(None, by_token)
-        asked = {"forward_auth": {"url": authority.url, "principal": "X-User-Id"}}
-        route = {"scope": {"compose": [{"header": "X-Tenant", "from": "any"}, asked]}}
-        async with neighbour(sqlite_store(tmp_path), tmp_path, upstream, route=route) as home:
-            it = Guarded(home, authority)
-            sent = [("t1", ALICE, "stored"), ("t1", BOB, "stored"), ("t2", ALICE, "stored"), ("t1", ALICE, "replayed")]
-            for tenant, token, verdict in sent:
-                assert status_of(await it.send(token, ("X-Tenant", tenant))) == (200, verdict)
-            assert (await it.send(ALICE)).status == 400
-            assert len(authority.requests) == 4
+    async with guarded(tmp_path, tenant="X-Tenant") as it:
+        sent = [("t1", ALICE, "stored"), ("t1", BOB, "stored"), ("t2", ALICE, "stored"), ("t1", ALICE, "replayed")]
+        for tenant, token, verdict in sent:
+            assert status_of(await it.send(token, ("X-Tenant", tenant))) == (200, verdict)
+        assert (await it.send(ALICE)).status == 400
+        assert len(it.authority.requests) == 4
 
 
 # -- what is remembered ------------------------------------------------------------------------------------------------
@@ -248,7 +236,7 @@ async def test_a_remembered_permission(tmp_path: Path) -> None:
     async with guarded(tmp_path, settings=settings, surround=clocks.surround) as it:
         for key in ("k1", "k2"):
             assert status_of(await it.send(ALICE, key=key)) == (200, "stored")
-        assert [len(it.authority.requests), await it.metric("remembered")] == [1, 1]
+        assert [len(it.authority.requests), await decisions(it, "remembered")] == [1, 1]
         assert [each.values("X-User-Email") for each in it.forwarded] == [[b"alice@shop.example"]] * 2
         for number, (headers, target) in enumerate(
             (([BOB], "/charges"), ([ALICE, ("Cookie", "x")], "/charges"), ([ALICE], "/charges?x=1")), 2
@@ -286,7 +274,7 @@ async def test_what_the_service_gets(tmp_path: Path, copy: list[str]) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
 async def test_a_caller_that_names_itself(tmp_path: Path, method: str) -> None:
     """Nothing of that reaches the service, protected or not, on any path."""
-    route = {"key": {"header": "Idempotency-Key"}, "match": {"path": "/charges/{id}"}}
+    route = OPTIONAL_KEY | {"match": {"path": "/charges/{id}"}}
     async with guarded(tmp_path, settings={"copy": ["X-User-Email"]}, route=route) as it:
         for target in ("/charges/7", "/CHARGES/7", "/charges/7/", "/other"):
             await it.send(*FORGED, key=None, method=method, target=target)
@@ -311,10 +299,9 @@ async def test_a_tunnel(tmp_path: Path, connection: str) -> None:
 
 async def test_an_accepted_request(tmp_path: Path) -> None:
     """It is delivered with what was handed on when it was accepted; its status is guarded as it was itself."""
-    down = Answer(503, "Busy")
-    route = {"accept": {}, "delivery": {"schedule": ["1s", "1s", "1s"]}, "key": {"header": "Idempotency-Key"}}
+    route = OPTIONAL_KEY | {"accept": {}, "delivery": {"schedule": ["1s", "1s", "1s"]}}
     async with guarded(tmp_path, settings={"copy": ["X-User-Email"]}, route=route, secrets=SECRETS) as it:
-        it.home.upstream.on("/charges", down, Answer(201, "Created"))
+        it.home.upstream.on("/charges", Answer(503, "Busy"), Answer(201, "Created"))
         accepted = await it.send(ALICE, ASYNC, *FORGED)
         assert status_of(accepted) == (202, "accepted")
         url = accepted.header("Location") or ""
@@ -329,8 +316,8 @@ async def test_an_accepted_request(tmp_path: Path) -> None:
             return bool((await seen(ALICE)).json()["done"])
 
         await eventually(is_done, 10, "the delivery")
-        assert it.authority.requests[-1].values("X-Forwarded-Uri") == [url.encode()]
-        assert it.authority.requests[-1].values("X-Forwarded-Method") == [b"GET"]
+        asked = [it.authority.requests[-1].values(f"X-Forwarded-{name}") for name in ("Uri", "Method")]
+        assert asked == [[url.encode()], [b"GET"]]
         assert (await seen(BOB)).status == 404
         nobody = await seen()
         assert (status_of(nobody), nobody.body) == ((401, "scope-missing"), b"who are you?")
@@ -343,8 +330,7 @@ async def test_an_accepted_request(tmp_path: Path) -> None:
 
 async def test_authorize_asks_about_every_request(tmp_path: Path) -> None:
     """With a key or without: it may be made, with what is handed on, or it is refused and goes nowhere."""
-    route = {"key": {"header": "Idempotency-Key"}}
-    async with guarded(tmp_path, authorize=True, settings={"copy": ["X-User-Email"]}, route=route) as it:
+    async with guarded(tmp_path, authorize=True, settings={"copy": ["X-User-Email"]}, route=OPTIONAL_KEY) as it:
         assert status_of(await it.send(ALICE, *FORGED)) == (200, "stored")
         assert status_of(await it.send(BOB)) == (200, "replayed")
         assert status_of(await it.send(ALICE, *FORGED, key=None)) == (200, "unkeyed")

@@ -268,15 +268,8 @@ _HOSTS = (
     b"Host\r\n",
 )  # fmt: skip
 _TRAILERS = (
-    b"bad\r\n",
-    b"X : y\r\n",
-    b" X: y\r\n",
-    b"X: a\x00\r\n",
-    b"X: a\n",
-    b": y\r\n",
-    b"X: a\r\n b\r\n",
-    b"\x00\r\n",
-)
+    b"bad\r\n", b"X : y\r\n", b" X: y\r\n", b"X: a\x00\r\n", b"X: a\n", b": y\r\n", b"X: a\r\n b\r\n", b"\x00\r\n",
+)  # fmt: skip
 _AROUND_CHUNKS = {
     "longer than its size": b"1\r\nab\r\n0\r\n\r\n",
     "shorter than its size": b"3\r\nab\r\n0\r\n\r\n",

@@ -33,7 +33,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def refusal(store: Store, directory: Path, **changes: Any) -> str:
-    """Why a start with this configuration is refused."""
     with pytest.raises(StartError) as refused:
         async with house(store, directory, **changes):
             pass
@@ -41,7 +40,6 @@ async def refusal(store: Store, directory: Path, **changes: Any) -> str:
 
 
 async def charged(store: Store, directory: Path) -> None:
-    """A service that made one charge, and stopped."""
     async with house(store, directory) as home:
         assert status_of(await home.send()) == (200, "stored")
 
@@ -65,78 +63,78 @@ async def test_another_identity_key(store: Store, tmp_path: Path) -> None:
     """To switch it on, change it or leave it out is another identity: refused while there are keys, by the start and by
     the check. Its name counts for nothing."""
     await charged(store, tmp_path)
-    why = await refusal(store, tmp_path, **IDENTITY_KEY)
-    assert "operation charge changed, or secrets.identity_key or regions did (1 living key, until 2" in why
+    changed = "operation {} changed, or secrets.identity_key or regions did (1 living key, until 2"
+    assert changed.format("charge") in await refusal(store, tmp_path, **IDENTITY_KEY)
     keyed = {"route": {"name": "refund", "match": {"path": "/refunds"}, "identity_change": "accept"}}
     async with house(store, tmp_path, **keyed, **IDENTITY_KEY) as home:
         assert status_of(await home.send(target="/refunds")) == (200, "stored")
     keyed["route"]["identity_change"] = "refuse"
     for changes in ({}, OTHER_IDENTITY_KEY):
-        assert "operation refund changed, or secrets.identity_key or regions did" in await refusal(
-            store, tmp_path, **keyed, **changes
-        )
+        assert changed.format("refund") in await refusal(store, tmp_path, **keyed, **changes)
         said = await shell_of(store, tmp_path, **keyed, **changes)("check", "--store")
-        assert (said.code, "operation refund changed, or secrets.identity_key or regions did" in said.err) == (1, True)
+        assert (said.code, changed.format("refund") in said.err) == (1, True)
     renamed = {"secrets": {"identity_key": {"id": "another", "key": "1" * 64}}}
     async with house(store, tmp_path, **keyed, **renamed) as home:
         assert status_of(await home.send(target="/refunds")) == (200, "replayed")
 
 
-def fingerprint_keys(*named: tuple[str, str], **route: str) -> dict[str, Any]:
-    """These keys by name and secret, the current one first; and what the route says."""
+def fingerprint_keys(*named: tuple[str, str]) -> dict[str, Any]:
+    """These keys by name and secret, the current one first."""
     keys = [{"id": name, "key": secret * 32} for name, secret in named]
-    return {"secrets": {"fingerprint_key": keys} if keys else {}, "route": route}
+    return {"secrets": {"fingerprint_key": keys} if keys else {}}
 
 
-@pytest.mark.parametrize("without", [(("two", "2"),), (("one", "2"),), ()], ids=["another", "another-secret", "none"])
+@pytest.mark.parametrize(
+    ("store", "without"),
+    [
+        ("sqlite", (("two", "2"),)), ("sqlite", (("one", "2"),)), ("sqlite", ()),
+        ("postgres", (("two", "2"),)), ("postgres-redis", (("two", "2"),)),
+    ],
+    ids=["sqlite-another", "sqlite-another-secret", "sqlite-none", "postgres-another", "postgres-redis-another"],
+    indirect=["store"],
+)  # fmt: skip
 async def test_a_fingerprint_key_that_is_lost(
     store: Store, tmp_path: Path, without: tuple[tuple[str, str], ...]
 ) -> None:
     """Repeats of what was recorded under it could not be compared: a start without it is refused, by the check as well,
-    and says how many keys that concerns, and what becomes of them."""
+    and says how many keys that concerns, and what becomes of them. None is missed that nothing was recorded under."""
     one = ("one", "1")
-    async with house(store, tmp_path, **fingerprint_keys(one)) as home:
+    async with house(store, tmp_path, **fingerprint_keys(one, ("spare", "9"))) as home:
         for key in ("k1", "k2"):
             assert status_of(await home.send(key)) == (200, "stored")
     why = await refusal(store, tmp_path, **fingerprint_keys(*without))
-    assert "secrets.fingerprint_key has lost one" in why
-    assert "charge (2 living keys, until 2" in why
-    assert "refused as key-reused although they are the same" in why
+    for part in (
+        "secrets.fingerprint_key has lost one", "charge (2 living keys, until 2",
+        "refused as key-reused although they are the same",
+    ):  # fmt: skip
+        assert part in why
     said = await shell_of(store, tmp_path, **fingerprint_keys(*without))("check", "--store")
     assert (said.code, "secrets.fingerprint_key has lost one" in said.err) == (1, True)
     # Nothing is lost where the records can be compared, or a repeat is replayed without that.
     async with house(store, tmp_path, **fingerprint_keys(("new", "3"), one)) as home:
         assert status_of(await home.send("k1")) == (200, "replayed")
+        assert status_of(await home.send("k1", b"other")) == (422, "key-reused")
         assert status_of(await home.send("k3")) == (200, "stored")
     why = await refusal(store, tmp_path, **fingerprint_keys(("new", "3"), *without))
     assert "charge (2 living keys, until 2" in why
     accepting = fingerprint_keys(*without, ("new", "3"))
-    accepting["route"] = {"fingerprint": {"on_recipe_change": "accept"}}
-    async with house(store, tmp_path, **accepting) as home:
+    async with house(store, tmp_path, **accepting | {"route": {"fingerprint": {"on_recipe_change": "accept"}}}) as home:
         assert status_of(await home.send("k1")) == (200, "replayed")
+    # Where the loss is accepted the keys are used up, and the next start asks no more.
+    for route in (ACCEPT, {}):
+        async with house(store, tmp_path, **accepting | {"route": route}) as home:
+            assert status_of(await home.send("k1")) == (422, "key-reused")
 
 
-async def test_a_lost_fingerprint_key_that_is_accepted(store: Store, tmp_path: Path) -> None:
-    """The keys are used up, and the next start asks no more. One that nothing was recorded under is not missed."""
-    async with house(store, tmp_path, **fingerprint_keys(("one", "1"), ("spare", "9"))) as home:
-        assert status_of(await home.send()) == (200, "stored")
-    two = fingerprint_keys(("two", "2"), ("one", "1"))
-    async with house(store, tmp_path, **two) as home:
-        assert status_of(await home.send()) == (200, "replayed")
-    for changes in (fingerprint_keys(("two", "2"), identity_change="accept"), fingerprint_keys(("two", "2"))):
-        async with house(store, tmp_path, **changes) as home:
-            assert status_of(await home.send()) == (422, "key-reused")
-
-
-async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
+async def test_guesses_cannot_be_tested(sqlite: Store, tmp_path: Path) -> None:
     """With an identity key nothing in the record follows from service, caller and key, though all of them are known;
     whoever has the configuration finds the operation by them."""
-    async with house(store, tmp_path, **IDENTITY_KEY) as home:
+    async with house(sqlite, tmp_path, **IDENTITY_KEY) as home:
         await home.send("k1")
         guesses = [Operations(home.gateway._store, policies_of(parse(text))) for text in (
-            config_text("http://127.0.0.1:9", store, tmp_path),
-            config_text("http://127.0.0.1:9", store, tmp_path, **OTHER_IDENTITY_KEY),
-            config_text("http://127.0.0.1:9", store, tmp_path, **IDENTITY_KEY),
+            config_text("http://127.0.0.1:9", sqlite, tmp_path),
+            config_text("http://127.0.0.1:9", sqlite, tmp_path, **OTHER_IDENTITY_KEY),
+            config_text("http://127.0.0.1:9", sqlite, tmp_path, **IDENTITY_KEY),
         )]  # fmt: skip
         headers = ((b"Idempotency-Key", b"k1"), (b"X-Tenant", b"t1"))
         found = [await each.read(each.identify("charge", headers, None)) for each in guesses]
@@ -153,19 +151,18 @@ async def test_guesses_cannot_be_tested(store: Store, tmp_path: Path) -> None:
 async def test_a_rename_that_is_accepted(store: Store, tmp_path: Path) -> None:
     """What was accepted happens: a repeat of an old request runs again. The next start asks no more."""
     await charged(store, tmp_path)
-    async with house(store, tmp_path, route=RENAMED | ACCEPT) as home:
-        assert status_of(await home.send()) == (200, "stored")
-    async with house(store, tmp_path, route=RENAMED) as home:
-        assert status_of(await home.send()) == (200, "replayed")
+    for route, verdict in ((RENAMED | ACCEPT, "stored"), (RENAMED, "replayed")):
+        async with house(store, tmp_path, route=route) as home:
+            assert status_of(await home.send()) == (200, verdict)
 
 
-async def test_a_removed_route(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_removed_route(sqlite: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where no other route has its requests a route with living keys can go, and the log tells of the keys."""
-    await charged(store, tmp_path)
+    await charged(sqlite, tmp_path)
     other = {"name": "refund", "match": {"path": "/refunds"}}
-    async with house(store, tmp_path, route=other) as home:
+    async with house(sqlite, tmp_path, route=other) as home:
         await home.send(target="/refunds")
-        said = await shell_of(store, tmp_path, route=other)("check", "--store")
+        said = await shell_of(sqlite, tmp_path, route=other)("check", "--store")
     assert said.code == 0
     assert "note: operation charge has 1 living keys and no route: " in said.out
 
@@ -182,13 +179,19 @@ async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Pa
 
 
 async def test_a_second_service_beside_one_that_runs(postgres_url: str, tmp_path: Path) -> None:
-    """Two services with a route of one name for the same requests serve from one database, each its own keys."""
+    """Two services with a route of one name for the same requests serve from one database, each its own keys, also
+    after a start; the check names the other one, because it might be this one under its old name."""
     store = {"durable": postgres_url}
     async with house(store, tmp_path / "shop") as shop:
-        assert status_of(await shop.send()) == (200, "stored")
+        said = await shell_of(store, tmp_path, service="books")("check", "--store")
+        assert said.code == 0
+        assert "note: service shop runs, and its operation charge has the same requests" in said.out
         async with neighbour(store, tmp_path / "books", shop.upstream, service="books") as books:
-            assert status_of(await books.send()) == (200, "stored")
-            assert [status_of(await home.send()) for home in (shop, books)] == [(200, "replayed")] * 2
+            for home in (shop, books):
+                assert [status_of(await home.send())[1] for _ in range(2)] == ["stored", "replayed"]
+    for service in ("shop", "books"):
+        async with house(store, tmp_path / service, service=service) as home:
+            assert status_of(await home.send()) == (200, "replayed")
 
 
 async def test_a_renamed_service(postgres_url: str, tmp_path: Path) -> None:
@@ -230,28 +233,15 @@ async def test_check_says_what_a_start_would_say(store: Store, tmp_path: Path) -
 
 
 async def test_check_of_a_store_that_was_never_used(postgres_url: str, tmp_path: Path) -> None:
-    """That is fine, and it is not prepared by looking."""
+    """That is fine, and it is not prepared by looking; of one that is away it cannot be said what a start would find:
+    an error, and no secret in it."""
     for store in (sqlite_store(tmp_path), {"durable": postgres_url}):
         said = await shell_of(store, tmp_path)("check", "--store")
         assert (said.code, said.err) == (0, "")
         assert "note: the store has nothing to compare yet" in said.out
     assert not (tmp_path / "store").exists()
     assert not await postgres.is_migrated(postgres_url)
-
-
-async def test_check_of_a_store_that_is_away(tmp_path: Path) -> None:
-    """It cannot be said what a start would find: an error, and no secret in it."""
-    store = {"durable": f"postgresql://u:hunter2@/d?host={tmp_path}"}
-    said = await shell_of(store, tmp_path)("check", "--store")
+    said = await shell_of({"durable": f"postgresql://u:hunter2@/d?host={tmp_path}"}, tmp_path)("check", "--store")
     assert said.code == 1
     assert said.err.startswith("idempotency-gateway: the store could not be read: ")
     assert "hunter2" not in said.err
-
-
-async def test_check_beside_a_second_service(postgres_url: str, tmp_path: Path) -> None:
-    """A service with the same requests that runs is named, because it might be this one under its old name."""
-    store = {"durable": postgres_url}
-    async with house(store, tmp_path):
-        said = await shell_of(store, tmp_path, service="books")("check", "--store")
-    assert said.code == 0
-    assert "note: service shop runs, and its operation charge has the same requests" in said.out

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -18,6 +19,7 @@ import stripe
 from gateway.app.parts import Environment
 from gateway.core.operation import Audit, Claim, Command, Disprove, Erase, Purge, Record, Release, State, Withdraw
 from gateway.store.operations import Query
+from tests.http.gateway.asking import metric
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
@@ -30,6 +32,7 @@ PATH: Final = "/hooks"
 ENCRYPTION: Final = {"encryption": [{"id": "a", "key": "0f" * 32}]}
 STORED: Final = frozenset(State) - {State.ABSENT}
 AUDIT: Final = Audit("me", "because")
+UNREACHED: Final = Answer(503, headers=(("Retry-After", "3600"),), effect=False)
 DAY_US: Final = 86_400_000_000
 
 
@@ -61,7 +64,6 @@ class Post:
 
     @property
     def received(self) -> list[bytes]:
-        """The bodies that the service got, in order."""
         return [request.body for request in self.home.upstream.requests]
 
     @property
@@ -69,7 +71,6 @@ class Post:
         return self.home.gateway.parts.store
 
     async def records(self) -> list[Record]:
-        """All that is stored."""
         return [
             snapshot.record for snapshot in await self.store.cold.find(Query(STORED)) if snapshot.record is not None
         ]
@@ -86,15 +87,8 @@ class Post:
         return record
 
     async def apply(self, make: Callable[[UUID, int], Command]) -> None:
-        """Change the one operation as an operator would."""
         (record,) = await self.records()
         await self.store.apply(make(record.identity.operation_id, record.token))
-
-    async def metric(self, name: str, label: str = "") -> float:
-        """The sum of a metric over its series, or over those with this label."""
-        text = (await self.home.status("/metrics")).body.decode()
-        lines = [line for line in text.splitlines() if line.startswith(f"{name}{{") and label in line]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 @asynccontextmanager
@@ -107,14 +101,12 @@ async def post(
     top: Mapping[str, Any] | None = None,
     **route: Any,
 ) -> AsyncIterator[Post]:
-    """A gateway with an inbox of this preset."""
     changes = inbox_of(preset, inbox, route) | dict(top or {}) | ({} if surround is None else {"surround": surround})
     async with house(sqlite_store(directory), directory, **changes) as home:
         yield Post(home, preset)
 
 
 def inbox_of(preset: str, inbox: Mapping[str, Any] | None = None, route: Mapping[str, Any] | None = None) -> Any:
-    """What makes the route of a house an inbox."""
     secret = WHSEC if preset == "standard_webhooks" else TEXT
     whole = {
         "name": "hooks",
@@ -139,26 +131,20 @@ async def test_accepted_and_delivered_once(tmp_path: Path, preset: str) -> None:
         assert status_of(await it.send(x_other="1")) == (acknowledged(preset), "accepted")
         await it.home.upstream.wait_for_requests(2)
         await it.becomes(State.COMPLETED)
-        for event in ("msg_1", "msg_1"):
-            assert status_of(await it.send(event=event)) == (acknowledged(preset), "event-duplicate")
+        for _ in range(2):
+            assert status_of(await it.send()) == (acknowledged(preset), "event-duplicate")
         first, second = it.home.upstream.requests
         assert first.body == second.body == body_of(preset)
-        expected = {name.lower(): value for name, value in signed(preset, body_of(preset)).items()}
-        for name in expected:
-            assert len(second.values(name)) == 1
+        assert {len(second.values(name)) for name in signed(preset, body_of(preset))} == {1}
         assert second.values("x-other") == [b"1"]
         assert second.values("idempotency-attempt") == [b"2"]
 
 
 async def test_a_sender_without_a_preset(tmp_path: Path) -> None:
-    """Signed as the file says."""
-    import hashlib
-    import hmac
-
     settings = {"header": "X-Sign", "signed": "{id}.{timestamp}.{body}", "id": "X-Event", "timestamp": "X-Time"}
     async with post(tmp_path, "hmac", inbox={"hmac": settings}) as it:
         now = str(int(time.time()))
-        made = hmac.new(TEXT.encode(), f"e1.{now}.".encode() + PAID, hashlib.sha256).hexdigest()
+        made = hex_hmac(TEXT, f"e1.{now}.".encode() + PAID)
         headers = {"X-Sign": made, "X-Event": "e1", "X-Time": now}
         assert status_of(await it.deliver(headers, PAID)) == (202, "accepted")
         assert status_of(await it.deliver(headers, PAID)) == (202, "event-duplicate")
@@ -179,16 +165,15 @@ async def test_a_long_message(tmp_path: Path) -> None:
             assert it.home.upstream.requests[0].values(name) == [value.encode()]
 
 
-@pytest.mark.parametrize("gateways", [1, 2])
-async def test_of_many_at_once_one_is_delivered(tmp_path: Path, postgres_url: str, gateways: int) -> None:
-    """At one gateway or at two, also where the id is not signed, and each has another one."""
+async def test_of_many_at_once_one_is_delivered(tmp_path: Path, postgres_url: str) -> None:
+    """At two gateways, also where the id is not signed, and each has another one."""
     store, changes = {"durable": postgres_url}, inbox_of("github")
     async with (
         house(store, tmp_path / "a", **changes) as home,
         neighbour(store, tmp_path / "b", home.upstream, **changes) as other,
     ):
-        posts = [Post(each, "github") for each in (home, other)][:gateways]
-        replies = await asyncio.gather(*[posts[number % gateways].send(event=f"m{number}") for number in range(12)])
+        posts = [Post(each, "github") for each in (home, other)]
+        replies = await asyncio.gather(*[posts[number % 2].send(event=f"m{number}") for number in range(12)])
         verdicts = sorted(reply.header("Idempotency-Status") or "" for reply in replies)
         assert verdicts == ["accepted", *["event-duplicate"] * 11]
         assert {reply.status for reply in replies} == {200}
@@ -212,32 +197,33 @@ async def test_what_is_not_genuine_leaves_a_counter(tmp_path: Path, preset: str)
             assert (reply.status, bool(reply.header("WWW-Authenticate"))) == (401, True)
             assert b"The message is not signed by its sender" in reply.body
         assert (await it.records(), it.received) == ([], [])
-        assert await it.metric("idempotency_inbox_rejected_total") == 3
+        assert await metric(it.home, "inbox_rejected_total") == 3
         # The genuine one is not hindered.
         assert status_of(await it.send())[1] == "accepted"
-        assert await it.metric("idempotency_secret_used_total", 'id="a"') == 1
-
-
-async def test_a_stale_signature(tmp_path: Path) -> None:
-    """Too old, and too far in the future."""
-    async with post(tmp_path) as it:
-        for age in (400, -400):
-            assert status_of(await it.send(age=age)) == (401, "signature-stale")
-        assert await it.records() == []
-    async with post(tmp_path / "patient", inbox={"tolerance": "10m"}) as it:
-        assert status_of(await it.send(age=400)) == (200, "accepted")
+        assert await metric(it.home, "secret_used_total", id="a") == 1
 
 
 async def test_what_cannot_be_an_event(tmp_path: Path) -> None:
-    """VerifiedEvent messages without an id, in batches, or too long are refused, and not acknowledged."""
+    """What is stale, has no id, is too long or a batch is refused, and not acknowledged; a question is answered, and
+    the service hears nothing of it."""
     async with post(tmp_path, body={"max_bytes": "1KiB"}) as it:
+        # Too old, and too far in the future.
+        for age in (400, -400):
+            assert status_of(await it.send(age=age)) == (401, "signature-stale")
         assert status_of(await it.send(b"{}")) == (400, "key-invalid")
         assert status_of(await it.send(b'{"id":"%b"}' % (b"x" * 2000))) == (413, "body-too-large")
-        assert await it.records() == []
-    async with post(tmp_path / "other", "cloudevents") as it:
+        assert (await it.records(), it.received) == ([], [])
+    async with post(tmp_path / "patient", inbox={"tolerance": "10m"}) as it:
+        assert status_of(await it.send(age=400)) == (200, "accepted")
+    async with post(tmp_path / "batches", "cloudevents") as it:
         batch = await it.send(b"[]", content_type="application/cloudevents-batch+json")
         assert status_of(batch) == (415, "event-unsupported")
-        assert await it.records() == []
+        assert (await it.records(), it.received) == ([], [])
+    async with post(tmp_path / "slack", "slack") as it:
+        reply = await it.send(b'{"type":"url_verification","challenge":"3eZbrw1a"}')
+        assert (reply.status, reply.body) == (200, b"3eZbrw1a")
+        assert reply.header("Content-Type") == "text/plain; charset=utf-8"
+        assert (await it.records(), it.received) == ([], [])
 
 
 async def test_an_address_that_fails_often(tmp_path: Path) -> None:
@@ -254,37 +240,29 @@ async def test_an_address_that_fails_often(tmp_path: Path) -> None:
         for _ in range(25):
             assert (await it.send(stripe_signature="t=1,v1=00", x_forwarded_for="198.51.100.1")).status == 401
         assert (await it.send(x_forwarded_for="198.51.100.1")).status == 200
-        assert await it.metric("idempotency_inbox_rejected_total", "throttled") == 1
+        assert await metric(it.home, "inbox_rejected_total", reason="throttled") == 1
 
 
 async def test_the_store_is_down(tmp_path: Path) -> None:
-    """The sender keeps its event and comes again: nothing is acknowledged before it is stored."""
+    """The sender keeps its event and comes again: nothing is acknowledged before it is stored, be it for want of the
+    store or of room. Repeats are acknowledged all the same."""
     made: list[FaultyStore] = []
 
     def surround(environment: Environment) -> Environment:
         made.append(FaultyStore(environment.durable))
         return replace(environment, durable=made[0])
 
-    async with post(tmp_path, surround=surround) as it:
+    async with post(tmp_path, surround=surround, accept={"max_pending": 1}) as it:
+        it.home.upstream.on(PATH, UNREACHED)
         made[0].break_("accept", fault=refused())
         reply = await it.send()
-        assert status_of(reply) == (503, "store-unavailable")
-        assert reply.header("Retry-After")
+        assert (status_of(reply), reply.header("Retry-After") is None) == ((503, "store-unavailable"), False)
         made[0].mend()
-        assert status_of(await it.send()) == (200, "accepted")
-        await it.home.upstream.wait_for_requests(1)
-
-
-async def test_a_full_backlog(tmp_path: Path) -> None:
-    """New events wait at their sender, and repeats are acknowledged all the same."""
-    async with post(tmp_path, accept={"max_pending": 1}) as it:
-        it.home.upstream.on(PATH, Answer(503, headers=(("Retry-After", "3600"),), effect=False))
         assert status_of(await it.send()) == (200, "accepted")
         await it.home.upstream.wait_for_requests(1)
         await it.becomes(State.ACCEPTED)
         other = await it.send(b'{"id":"evt_2"}')
-        assert status_of(other) == (503, "backlog-full")
-        assert other.header("Retry-After")
+        assert (status_of(other), other.header("Retry-After") is None) == ((503, "backlog-full"), False)
         assert status_of(await it.send()) == (200, "event-duplicate")
 
 
@@ -302,9 +280,6 @@ async def test_nobody_is_shown_what_became_of_an_event(tmp_path: Path) -> None:
 
 
 # -- repeats -----------------------------------------------------------------------------------------------------------
-
-UNREACHED: Final = Answer(503, headers=(("Retry-After", "3600"),), effect=False)
-
 
 LOST: Final = Answer(bytes_max=0, ending=Ending.CLOSE)
 COMMANDS: Final[dict[str, Callable[[UUID, int], Command]]] = {
@@ -349,8 +324,8 @@ async def test_a_repeat_is_acknowledged_in_every_state(
             reply = await it.send(body, age=-1)
             assert (status_of(reply), reply.body) == ((200, "event-duplicate"), b"")
         assert (await it.records(), it.received) == (before, [PAID])
-        assert await it.metric("idempotency_inbox_duplicates_total") == 2
-        assert await it.metric("idempotency_inbox_changed_total") == (2 if changed else 0)
+        assert await metric(it.home, "inbox_duplicates_total") == 2
+        assert await metric(it.home, "inbox_changed_total") == (2 if changed else 0)
         hold.set()
 
 
@@ -378,15 +353,23 @@ async def test_an_event_that_the_route_executed_before_it_was_an_inbox(tmp_path:
         await it.becomes(State.COMPLETED)
 
 
-async def test_a_change_is_refused_where_the_route_says_so(tmp_path: Path) -> None:
-    """And what its sender counts down itself is no change."""
-    async with post(tmp_path, inbox={"on_change": "refuse"}) as it:
+async def test_what_a_repeat_does_where_the_route_says_so(tmp_path: Path) -> None:
+    """A change is refused, and what its sender counts down itself is no change; a dead letter is delivered again."""
+    dead_letter = {"on_repeat": "requeue", "requeue_after": "1s"}
+    async with post(tmp_path, inbox={"on_change": "refuse"}, dead_letter=dead_letter) as it:
+        it.home.upstream.on(PATH, Answer(401, effect=False), Answer(200))
         body = b'{"id":"evt_1","pending_webhooks":2}'
         assert status_of(await it.send(body)) == (200, "accepted")
-        assert status_of(await it.send(body.replace(b"2", b"1"))) == (200, "event-duplicate")
+        await it.becomes(State.DEAD_LETTER)
         assert status_of(await it.send(b'{"id":"evt_1","amount":1}')) == (409, "key-reused")
-        await it.home.upstream.wait_for_requests(1)
-        assert it.received == [body]
+
+        async def is_delivered() -> bool:
+            assert status_of(await it.send(body.replace(b"2", b"1"))) == (200, "event-duplicate")
+            return len(it.received) == 2
+
+        await eventually(is_delivered, what="the dead letter is delivered")
+        await it.becomes(State.COMPLETED)
+        assert it.received == [body] * 2
 
 
 async def test_ids_that_are_not_signed(tmp_path: Path) -> None:
@@ -403,24 +386,20 @@ async def test_ids_that_are_not_signed(tmp_path: Path) -> None:
 
 
 SHOPIFY: Final = {
-    "X-Shopify-Topic": "orders/create",
-    "X-Shopify-Shop-Domain": "one.myshopify.com",
-    "X-Shopify-API-Version": "2026-10",
-    "X-Shopify-Triggered-At": "2026-11-27T03:10:00.000000000Z",
-}
+    "X-Shopify-Topic": "orders/create", "X-Shopify-Shop-Domain": "one.myshopify.com",
+    "X-Shopify-API-Version": "2026-10", "X-Shopify-Triggered-At": "2026-11-27T03:10:00.000000000Z",
+}  # fmt: skip
 GITHUB: Final = {
-    "User-Agent": "GitHub-Hookshot/044aadd",
-    "X-GitHub-Event": "issues",
-    "X-GitHub-Hook-ID": "292430182",
-    "X-GitHub-Hook-Installation-Target-ID": "79929171",
-    "X-GitHub-Hook-Installation-Target-Type": "repository",
-}
+    "User-Agent": "GitHub-Hookshot/044aadd", "X-GitHub-Event": "issues", "X-GitHub-Hook-ID": "292430182",
+    "X-GitHub-Hook-Installation-Target-ID": "79929171", "X-GitHub-Hook-Installation-Target-Type": "repository",
+}  # fmt: skip
 CLOUD: Final = {"ce-type": "order.paid", "ce-source": "/shop/1", "ce-id": "1", "ce-time": "2026-11-27T03:10:00Z"}
 CLOUD_REFUND: Final = {"ce-type": "order.refunded"}
 BY_ID: Final = {"replay_guard": "none"}
 ANOTHER, THE_SAME = "accepted", "event-duplicate"
 # What comes with the first delivery, what differs in the next one, and whether that is the same event for its sender.
-BESIDE: Final[list[tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]]] = [
+Beside = tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]
+BESIDE: Final[list[Beside]] = [
     ("shopify", {}, SHOPIFY, {}, THE_SAME),
     ("shopify", {}, SHOPIFY, {"X-Shopify-Topic": "orders/paid"}, ANOTHER),
     ("shopify", {}, SHOPIFY, {"X-Shopify-Shop-Domain": "two.myshopify.com"}, ANOTHER),
@@ -455,15 +434,13 @@ BESIDE: Final[list[tuple[str, dict[str, Any], dict[str, str], dict[str, str], st
 ]
 
 
-def _named_row(row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]) -> str:
+def _named_row(row: Beside) -> str:
     sender, inbox, _, changes, _ = row
     return "-".join([sender, *inbox.values(), *changes] if changes else [sender, *inbox.values(), "again"])
 
 
 @pytest.mark.parametrize("row", BESIDE, ids=_named_row)
-async def test_what_the_sender_says_beside_the_body(
-    tmp_path: Path, row: tuple[str, dict[str, Any], dict[str, str], dict[str, str], str]
-) -> None:
+async def test_what_the_sender_says_beside_the_body(tmp_path: Path, row: Beside) -> None:
     """One body, or one id, may be several events, by what the sender says of them in headers; and what differs when it
     sends one again makes no other event, in whatever order they come."""
     sender, inbox, first, changes, expected = row
@@ -495,22 +472,6 @@ async def test_what_a_sender_without_a_preset_says_beside_the_body(tmp_path: Pat
         await it.home.upstream.wait_for_requests(3)
 
 
-async def test_the_senders_resend_button(tmp_path: Path) -> None:
-    """A repeat of a dead letter delivers it again, where the route says so."""
-    dead_letter = {"on_repeat": "requeue", "requeue_after": "1s"}
-    async with post(tmp_path, dead_letter=dead_letter) as it:
-        it.home.upstream.on(PATH, Answer(401, effect=False), Answer(200))
-        await it.send()
-        await it.becomes(State.DEAD_LETTER)
-
-        async def is_delivered() -> bool:
-            assert status_of(await it.send()) == (200, "event-duplicate")
-            return len(it.received) == 2
-
-        await eventually(is_delivered, what="the dead letter is delivered")
-        await it.becomes(State.COMPLETED)
-
-
 # -- late deliveries ---------------------------------------------------------------------------------------------------
 
 
@@ -522,13 +483,13 @@ async def test_a_late_delivery_is_signed_again(tmp_path: Path, sign_again: str) 
         await it.home.upstream.wait_for_requests(1)
         (received,) = it.home.upstream.requests
         (value,) = received.values("Stripe-Signature")
-        is_accepted = True
+        verify = partial(stripe.WebhookSignature.verify_header, received.body, value.decode(), TEXT)
+        assert verify()
         try:
-            stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT, tolerance=100)
+            is_accepted = verify(tolerance=100)
         except stripe.SignatureVerificationError:
             is_accepted = False
         assert is_accepted is (sign_again == "late")
-        assert stripe.WebhookSignature.verify_header(received.body, value.decode(), TEXT)
 
 
 async def test_the_gateway_signs_deliveries_by_itself(tmp_path: Path) -> None:
@@ -540,23 +501,13 @@ async def test_the_gateway_signs_deliveries_by_itself(tmp_path: Path) -> None:
         (received,) = it.home.upstream.requests
         (record,) = await it.records()
     heads = {
-        name: received.values(name)[0].decode() for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
+        f"webhook-{name}": received.values(f"webhook-{name}")[0].decode() for name in ("id", "timestamp", "signature")
     }
     standardwebhooks.Webhook(WHSEC).verify(received.body, heads)
     assert heads["webhook-id"] == str(record.identity.operation_id)
 
 
 # -- questions of senders ----------------------------------------------------------------------------------------------
-
-
-async def test_slack_verifies_the_url(tmp_path: Path) -> None:
-    """The gateway answers; the service hears nothing of it."""
-    async with post(tmp_path, "slack") as it:
-        reply = await it.send(b'{"type":"url_verification","challenge":"3eZbrw1a"}')
-        assert (reply.status, reply.body) == (200, b"3eZbrw1a")
-        assert reply.header("Content-Type") == "text/plain; charset=utf-8"
-        assert await it.records() == []
-        assert it.received == []
 
 
 async def test_the_handshake_of_cloud_events(tmp_path: Path) -> None:

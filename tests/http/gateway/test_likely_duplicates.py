@@ -11,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.accepting import ASYNC, SECRETS, desk
+from tests.http.gateway.asking import metric
+from tests.support.accepting import ASYNC, SECRETS
 from tests.support.eventually import eventually
 from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
 from tests.support.upstream import Answer, Ending
@@ -22,17 +23,6 @@ REFUSED = (409, "likely-duplicate")
 REFUSE: dict[str, Any] = {"repeats": {"action": "refuse"}, "in_flight": {"wait": "0s"}}
 DISTINCT = ("Idempotency-Distinct", "true")
 KEYED = {"fingerprint_key": {"id": "k1", "key": "0123456789abcdef0123456789abcdef"}}
-
-
-async def operation_ids(home: House) -> list[UUID]:
-    return [UUID(request.values("Idempotency-Operation")[0].decode()) for request in home.upstream.requests]
-
-
-async def repeats(home: House) -> dict[str, int]:
-    """The counter of repeats, by result."""
-    text = (await home.status("/metrics")).body.decode()
-    lines = [line for line in text.splitlines() if line.startswith("idempotency_repeats_total{")]
-    return {line.split('result="')[1].split('"')[0]: round(float(line.split()[-1])) for line in lines}
 
 
 async def test_twenty_keys_through_two_gateways_have_one_effect(store: Store, tmp_path: Path) -> None:
@@ -52,7 +42,7 @@ async def test_twenty_keys_through_two_gateways_have_one_effect(store: Store, tm
         hold.set()
         responses = await asyncio.gather(*sending)
         assert Counter(map(status_of, responses)) == {(200, "stored"): 1, REFUSED: 19}
-        (first,) = await operation_ids(home)
+        (first,) = [UUID(each.values("Idempotency-Operation")[0].decode()) for each in home.upstream.requests]
         late = await other.send("later")
         for refused in [late, *(response for response in responses if response.status == 409)]:
             problem = refused.json()
@@ -62,21 +52,25 @@ async def test_twenty_keys_through_two_gateways_have_one_effect(store: Store, tm
             assert problem["retryable"] is False
             assert refused.header("x-should-retry") == "false"
         assert len(home.upstream.requests) == 1
-        assert sum([(await repeats(each))["refused"] for each in (home, other)]) == 20
+        assert sum([await metric(each, "repeats_total", result="refused") for each in (home, other)]) == 20
 
 
-async def test_who_means_it_says_so(store: Store, tmp_path: Path) -> None:
+async def test_who_means_it_says_so(sqlite: Store, tmp_path: Path) -> None:
     """Another content, another caller, and a request that says it is meant are executed; a retry is replayed."""
-    async with house(store, tmp_path, route=REFUSE) as home:
-        assert status_of(await home.send("k1")) == (200, "stored")
-        assert status_of(await home.send("k2", b'{"amount":1}')) == (200, "stored")
-        assert status_of(await home.send("k1", tenant="t2")) == (200, "stored")
-        assert status_of(await home.send("k3")) == REFUSED
-        assert status_of(await home.send("k3", headers=[DISTINCT])) == (200, "stored")
-        assert status_of(await home.send("k3")) == (200, "replayed")
-        assert status_of(await home.send("k1")) == (200, "replayed")
-        for unclear in ([DISTINCT, DISTINCT], [("Idempotency-Distinct", "yes")], [("Idempotency-Distinct", "")]):
-            assert status_of(await home.send("k4", headers=unclear)) == REFUSED
+    async with house(sqlite, tmp_path, route=REFUSE) as home:
+        for key, changes, expected in (
+            ("k1", {}, (200, "stored")),
+            ("k2", {"body": b'{"amount":1}'}, (200, "stored")),
+            ("k1", {"tenant": "t2"}, (200, "stored")),
+            ("k3", {}, REFUSED),
+            ("k3", {"headers": [DISTINCT]}, (200, "stored")),
+            ("k3", {}, (200, "replayed")),
+            ("k1", {}, (200, "replayed")),
+            ("k4", {"headers": [DISTINCT, DISTINCT]}, REFUSED),
+            ("k4", {"headers": [("Idempotency-Distinct", "yes")]}, REFUSED),
+            ("k4", {"headers": [("Idempotency-Distinct", "")]}, REFUSED),
+        ):
+            assert status_of(await home.send(key, **changes)) == expected, (key, changes)
         assert len(home.upstream.requests) == 4
 
 
@@ -102,10 +96,10 @@ async def test_what_had_no_effect_may_be_sent_under_another_key(
         assert status_of(again) == ((409, "in-doubt") if then == REFUSED else REFUSED)
 
 
-async def test_a_business_key(store: Store, tmp_path: Path) -> None:
+async def test_a_business_key(sqlite: Store, tmp_path: Path) -> None:
     """By values of the body: whatever else differs, the second is a repeat; without one of the values, none is."""
     route = {"repeats": {"by": ["/account", "/reference"], "action": "refuse"}}
-    async with house(store, tmp_path, route=route) as home:
+    async with house(sqlite, tmp_path, route=route) as home:
 
         async def send(key: str, **members: Any) -> tuple[int, str | None]:
             return status_of(await home.send(key, json.dumps(members).encode()))
@@ -117,32 +111,25 @@ async def test_a_business_key(store: Store, tmp_path: Path) -> None:
         for number, lacking in enumerate(({"account": "a"}, {"account": "a", "reference": None})):
             assert await send(f"k5{number}", **lacking) == (200, "stored")
             assert await send(f"k6{number}", **lacking) == (200, "stored")
-        assert (await repeats(home))["incomparable"] == 4
+        assert await metric(home, "repeats_total", result="incomparable") == 4
 
 
-@pytest.mark.parametrize("caller", [[ASYNC], []], ids=["async", "waits"])
-async def test_accepted_requests_hold_their_content(store: Store, tmp_path: Path, caller: list[Any]) -> None:
-    """What was accepted and waits, or is called off, is held or free like what is executed at once."""
+async def test_accepted_requests_hold_their_content(store: Store, tmp_path: Path) -> None:
+    """What was accepted and waits is held like what is executed at once, and what is called off is free: its own retry
+    then takes it again."""
     route = {**REFUSE, "accept": {"identity": "unverified"}}
     async with house(store, tmp_path, route=route, secrets=SECRETS, delivery={"workers": 0}) as home:
         accepted = await asyncio.gather(*(home.send(f"k{n}", headers=[ASYNC]) for n in range(12)))
-        statuses = Counter(map(status_of, accepted))
-        assert statuses == {(202, "accepted"): 1, REFUSED: 11}
-        (first,) = [response.json()["id"] for response in accepted if response.status == 202]
-        refused = await home.send("late", headers=caller)
-        assert status_of(refused) == REFUSED
-        assert refused.json()["first_operation"] == first
+        assert Counter(map(status_of, accepted)) == {(202, "accepted"): 1, REFUSED: 11}
+        ((key, first),) = [(f"k{n}", each.json()) for n, each in enumerate(accepted) if each.status == 202]
+        for caller in ([ASYNC], []):
+            refused = await home.send("late", headers=caller)
+            assert (status_of(refused), refused.json()["first_operation"]) == (REFUSED, first["id"])
+        off = await home.send(None, b"", target=first["links"]["self"], method="DELETE")
+        assert off.status == 200
+        assert status_of(await home.send("late", headers=[ASYNC])) == (202, "accepted")
+        assert status_of(await home.send(key, headers=[ASYNC])) == REFUSED
         assert home.upstream.requests == []
-
-
-async def test_what_is_called_off_is_free(tmp_path: Path) -> None:
-    """A withdrawn request frees its content; its own retry then takes it again."""
-    async with desk(tmp_path, route=REFUSE) as it:
-        assert status_of(await it.accept()) == (202, "accepted")
-        assert status_of(await it.accept("k2")) == REFUSED
-        await it.drive("withdraw")
-        assert status_of(await it.accept("k2")) == (202, "accepted")
-        assert status_of(await it.accept("k1")) == REFUSED
 
 
 async def test_repeats_are_counted_and_executed(store: Store, tmp_path: Path) -> None:
@@ -157,22 +144,17 @@ async def test_repeats_are_counted_and_executed(store: Store, tmp_path: Path) ->
             assert status_of(await home.send(f"k{number}")) == (200, "stored")
         assert status_of(await home.send("k0")) == (200, "replayed")
         assert status_of(await home.send("k3", headers=[DISTINCT])) == (200, "stored")
-        assert (await repeats(home))["counted"] == 2
+        assert await metric(home, "repeats_total", result="counted") == 2
         assert status_of(await other.send("k4")) == (200, "stored")
         if "fast" in store:
-
-            async def is_counted() -> bool:
-                return (await repeats(other))["counted"] == 1
-
-            await eventually(is_counted)
-        else:
-            assert (await repeats(other))["counted"] == 0
+            await eventually(lambda: metric(other, "repeats_total", result="counted"))
+        assert await metric(other, "repeats_total", result="counted") == ("fast" in store)
 
 
-async def test_a_mismatch_is_explained(store: Store, tmp_path: Path) -> None:
+async def test_a_mismatch_is_explained(sqlite: Store, tmp_path: Path) -> None:
     """422 says in what the request differs from the recorded one, in flight and completed; after a restart, too."""
     route = {"fingerprint": {"explain": True, "headers": ["Api-Version"]}, "in_flight": {"wait": "0s"}}
-    async with house(store, tmp_path, route=route, secrets=KEYED) as home:
+    async with house(sqlite, tmp_path, route=route, secrets=KEYED) as home:
 
         async def differs(at: House, body: bytes = BODY, **options: Any) -> Any:
             response = await at.send("k1", body, **options)
@@ -185,7 +167,7 @@ async def test_a_mismatch_is_explained(store: Store, tmp_path: Path) -> None:
         await first
         assert await differs(home, headers=[("Api-Version", "2")]) == ["header:api-version"]
         assert await differs(home, target="/charges?x=1") == ["target"]
-        async with neighbour(store, tmp_path / "other", home.upstream, route=route, secrets=KEYED) as other:
+        async with neighbour(sqlite, tmp_path / "other", home.upstream, route=route, secrets=KEYED) as other:
             assert await differs(other, b"[]") == ["body"]
             assert await differs(other, b'{"\\ud800":1}') == ["body"]
             assert status_of(await other.send("k1")) == (200, "replayed")

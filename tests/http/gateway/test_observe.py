@@ -47,7 +47,7 @@ class Away:
     observed_contents = save_observations = count_observed = observed_before
 
 
-def exchanges() -> list[tuple[bytes, Answer]]:
+def exchanges() -> dict[str, tuple[list[bytes], Script]]:
     """Requests of every kind that enforcing treats in another way, each with what the service answers."""
     keys = ["", "Idempotency-Key: k1\r\n", "Idempotency-Key: a b\r\n", "Idempotency-Key: 1\r\nIdempotency-Key: 2\r\n"]
     answers = [
@@ -55,30 +55,18 @@ def exchanges() -> list[tuple[bytes, Answer]]:
         Answer(503, headers=[("Retry-After", "1")], body=b"later"),
         Answer(200, framing=Framing.CHUNKED, body=BIG),
     ]
-    found: list[tuple[bytes, Answer]] = []
+    found: dict[str, tuple[list[bytes], Script]] = {}
     for key, caller, body, answer in product(
         keys, ("X-Tenant: t1\r\n", ""), (BODY, b'{"amount":1}', BIG, b""), answers
     ):
         head = f"POST /charges HTTP/1.1\r\nHost: shop.test\r\nContent-Type: application/json\r\n{key}{caller}"
-        found.append((f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body, answer))
+        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        found[f"{key}{caller}{len(body)} {answer.status}"] = [data], answer
     return found
 
 
 def seen(request: Received) -> tuple[object, ...]:
     return request.method, request.target, request.version, request.headers, request.body, request.trailers
-
-
-async def played(home: House) -> tuple[list[bytes], list[object]]:
-    """What each client got, byte for byte but for the date, and what the service got."""
-    got = []
-    for data, answer in exchanges():
-        home.upstream.on("/charges", answer)
-        async with Connection(home.port) as connection:
-            await connection.send(data)
-            response = await connection.read_response("POST")
-            headers = [field for field in response.headers if field[0] not in (b"Date", b"X-Nonce")]
-            got.append(repr((response.status, response.reason, headers, response.body, response.complete)).encode())
-    return got, [seen(request) for request in home.upstream.requests]
 
 
 @asynccontextmanager
@@ -93,34 +81,6 @@ def table_away(hangs: bool) -> tuple[Away, Any]:
     return away, lambda environment: replace(environment, observations=away)
 
 
-@pytest.mark.parametrize("table", ["there", "away", "hangs", "store-never-there"])
-async def test_nobody_notices(table: str, tmp_path: Path) -> None:
-    """Client and service see, byte for byte, what they see where no route matches: without a key or a caller, with a
-    key twice or malformed, over the limit of bodies, on repeats and mismatches, and whatever the store does."""
-    away, surround = table_away(table == "hangs")
-    unmatched = {"match": {"path": "/elsewhere"}}
-    async with house(sqlite_store(tmp_path / "a"), tmp_path / "a", route=unmatched) as home:
-        expected = await played(home)
-        port = home.upstream.port
-    store = sqlite_store(tmp_path / "b")
-    if table == "store-never-there":
-        store = {"durable": f"postgresql://u@/d?host={tmp_path}"}
-    options = {"surround": surround} if table in ("away", "hangs") else {}
-    async with (
-        RecordingUpstream(port=port) as upstream,
-        neighbour(store, tmp_path / "b", upstream, route=OBSERVED, **options) as home,
-    ):
-        assert len(exchanges()) == 96
-        assert await played(home) == expected
-        numbers = await eventually(lambda: settled(home, 96 if table != "hangs" else 0))
-        assert not numbers.get("idempotency_requests_total")
-        assert not numbers.get("idempotency_unprotected_requests_total")
-        assert not numbers.get("idempotency_claims_total")
-        if table in ("away", "store-never-there"):
-            assert numbers["idempotency_observations_dropped_total", "store"] == 96
-            assert bool(away.calls) is (table == "away")
-
-
 def framed(
     *headers: str, version: str = "1.1", method: str = "POST", target: str = "/charges", key: str = "k1",
     media: str = "application/json",
@@ -131,12 +91,10 @@ def framed(
 
 
 def of_length(body: bytes, *headers: str, **head: str) -> bytes:
-    """A request with this body."""
     return framed(f"Content-Length: {len(body)}", *headers, **head) + body
 
 
 def in_chunks(*chunks: bytes, extension: bytes = b"") -> bytes:
-    """A request with these chunks."""
     parts = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
     return framed(CHUNKED) + parts + b"0\r\n\r\n"
 
@@ -149,6 +107,7 @@ WHOLE = framed(LENGTH) + BODY
 TRAILED = Answer(200, framing=Framing.CHUNKED, headers=(("Trailer", "X-Sum"),), trailers=(("X-Sum", "1"),))
 LEAVES = b""
 CONVERSATIONS: dict[str, tuple[list[bytes], Script]] = {
+    **exchanges(),
     # What is sent, each part after something came for the one before it, and what the service answers.
     "expects 100": ([framed(LENGTH, "Expect: 100-continue"), BODY], Answer(201)),
     "expects 100 and does not wait": ([framed(LENGTH, "Expect: 100-continue") + BODY], Answer(201)),
@@ -246,8 +205,9 @@ CONVERSATIONS: dict[str, tuple[list[bytes], Script]] = {
 }
 
 
-# Those that the route has, but for a tunnel and what did not arrive, which enforcing could not have judged.
-OBSERVED_REQUESTS, INCOMPLETE = 80, 4
+# Those that the route has, but for a tunnel; of these some did not arrive, which enforcing could not have judged.
+OBSERVED_REQUESTS, INCOMPLETE = 180, 4
+STORE_DROPPED = ("idempotency_observations_dropped_total", "store")
 
 
 async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
@@ -277,27 +237,33 @@ async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
     return got, [seen(request) for request in home.upstream.requests]
 
 
-@pytest.mark.parametrize("is_there", [True, False], ids=["a-store", "the-store-never-there"])
-async def test_nobody_notices_on_the_wire(tmp_path: Path, is_there: bool) -> None:
-    """Nor where a client expects 100, sends trailers, upgrades, or leaves in the middle; nor anything else of a hundred
-    conversations, beyond the limits, too."""
+async def test_nobody_notices(tmp_path: Path) -> None:
+    """Client and service see, byte for byte, what they see where no route matches: without a key or a caller, with a
+    key twice or malformed, beyond the limits, on repeats and mismatches, where a client expects 100, sends trailers,
+    upgrades, or leaves in the middle; and whatever the store does."""
     unmatched = {"match": {"path": "/elsewhere"}}
-    store = sqlite_store(tmp_path / "b") if is_there else {"durable": f"postgresql://u@/d?host={tmp_path}"}
-    assert len(CONVERSATIONS) >= 80
-    async with house(sqlite_store(tmp_path / "a"), tmp_path / "a", route=unmatched) as home:
+    assert len(CONVERSATIONS) >= 176
+    async with house(sqlite_store(tmp_path), tmp_path, route=unmatched) as home:
         expected = await conversed(home)
         port = home.upstream.port
-    async with (
-        RecordingUpstream(port=port) as upstream,
-        neighbour(store, tmp_path / "b", upstream, route=OBSERVED) as home,
-    ):
-        found = await conversed(home)
-        assert found == expected
-        numbers = await eventually(lambda: settled(home, OBSERVED_REQUESTS + INCOMPLETE))
     assert expected[0]["an upgrade"].endswith(b"pingpong")
-    assert numbers["idempotency_observations_dropped_total", "incomplete"] == INCOMPLETE
-    name = "idempotency_observed_requests_total" if is_there else ("idempotency_observations_dropped_total", "store")
-    assert numbers[name] == OBSERVED_REQUESTS
+    for table in ("there", "away", "hangs", "never-there"):
+        directory = tmp_path / table
+        store = sqlite_store(directory) if table != "never-there" else {"durable": f"postgresql://u@/d?host={tmp_path}"}
+        away, surround = table_away(table == "hangs")
+        options = {"surround": surround} if table in ("away", "hangs") else {}
+        async with (
+            RecordingUpstream(port=port) as upstream,
+            neighbour(store, directory, upstream, route=OBSERVED, **options) as home,
+        ):
+            assert await conversed(home) == expected, table
+            count = OBSERVED_REQUESTS if table != "hangs" else 0
+            numbers = await eventually(lambda home=home, count=count: settled(home, count))
+            assert not {"idempotency_requests_total", "idempotency_claims_total"} & numbers.keys()
+            assert table == "hangs" or numbers["idempotency_observations_dropped_total", "incomplete"] == INCOMPLETE
+            judged = "idempotency_observed_requests_total" if table == "there" else STORE_DROPPED
+            assert table == "hangs" or numbers[judged] == OBSERVED_REQUESTS - INCOMPLETE
+            assert bool(away.calls) is (table in ("away", "hangs"))
 
 
 async def numbers_of(home: House) -> dict[Any, float]:
@@ -315,10 +281,8 @@ async def numbers_of(home: House) -> dict[Any, float]:
 async def settled(home: House, count: int) -> dict[Any, float] | None:
     """The numbers, once this many observed requests were judged or dropped."""
     numbers = await numbers_of(home)
-    done = numbers.get("idempotency_observed_requests_total", 0) + numbers.get(
-        "idempotency_observations_dropped_total", 0
-    )
-    return numbers if done >= count else None
+    done = (numbers.get(f"idempotency_{name}_total", 0) for name in ("observed_requests", "observations_dropped"))
+    return numbers if sum(done) >= count else None
 
 
 async def test_the_numbers_are_the_client_s(store: Store, tmp_path: Path) -> None:
@@ -466,19 +430,15 @@ async def test_a_key_stays_on_its_side(tmp_path: Path) -> None:
     assert enforced[0] < enforced[1]
 
 
-async def test_the_header_says_what_would_be(tmp_path: Path) -> None:
-    """Where it is wanted, the response carries the verdict that enforcement would have given."""
-    async with observing(sqlite_store(tmp_path), tmp_path, observe={"header": True}) as home:
-        said = [(await home.send()).header("Idempotency-Status") for _ in range(2)]
-        said.append((await home.send(body=b'{"n":2}')).header("Idempotency-Status"))
-    assert said == [f"observed;would={verdict}" for verdict in ("stored", "replayed", "key-reused")]
-
-
 async def test_a_mode_for_all_routes(tmp_path: Path) -> None:
-    """The mode at the top is that of each route that has none; a route that answers by itself cannot be observed."""
+    """The mode at the top is that of each route that has none; a route that answers by itself cannot be observed. Where
+    it is wanted, a response carries the verdict that enforcement would have given."""
     async with house(sqlite_store(tmp_path), tmp_path, mode="observe") as home:
         assert status_of(await home.send()) == (200, None)
-    async with house(sqlite_store(tmp_path), tmp_path, mode="observe", route={"mode": "enforce"}) as home:
+    async with observing(sqlite_store(tmp_path / "b"), tmp_path / "b", observe={"header": True}) as home:
+        for body, verdict in ((BODY, "stored"), (BODY, "replayed"), (b'{"n":2}', "key-reused")):
+            assert status_of(await home.send(body=body)) == (200, f"observed;would={verdict}")
+    async with house(sqlite_store(tmp_path / "c"), tmp_path / "c", mode="observe", route={"mode": "enforce"}) as home:
         assert status_of(await home.send()) == (200, "stored")
     text = config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, mode="observe", route={"accept": {}})
     assert "answers by itself" in (await Shell(tmp_path, text)("check")).err

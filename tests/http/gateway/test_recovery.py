@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Abandon
+from tests.http.gateway.asking import metric
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
@@ -70,9 +72,9 @@ async def test_resend_takes_over(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [Answer(503), Answer(401), Answer(409), LOST], ids=["503", "401", "409", "lost"])
-async def test_doubt_is_joined_over_attempts(store: Store, tmp_path: Path, answer: Answer) -> None:
+async def test_doubt_is_joined_over_attempts(sqlite: Store, tmp_path: Path, answer: Answer) -> None:
     """A takeover that had no effect says nothing of the attempt before: the operation stays in doubt."""
-    async with house(store, tmp_path, route={"recovery": "resend"}) as home:
+    async with house(sqlite, tmp_path, route={"recovery": "resend"}) as home:
         home.upstream.on("/charges", LOST, answer, Answer(200, body=b"done"))
         assert status_of(await home.send("k1")) == (502, "in-doubt")
         second = await home.send("k1")
@@ -82,7 +84,6 @@ async def test_doubt_is_joined_over_attempts(store: Store, tmp_path: Path, answe
 
 
 async def test_resend_runs_once_for_a_herd(store: Store, tmp_path: Path) -> None:
-    """Many retries of an operation in doubt cost one takeover."""
     async with house(store, tmp_path, route={"recovery": "resend", "in_flight": {"wait": "20s"}}) as home:
         hold = asyncio.Event()
         home.upstream.on("/charges", LOST, Answer(201, hold=hold))
@@ -114,59 +115,36 @@ async def test_probe_finds_what_happened(store: Store, tmp_path: Path) -> None:
         assert len(charges(home)) == 1
 
 
-async def test_streams_of_others_keep_no_probe_out(store: Store, tmp_path: Path) -> None:
+async def test_streams_of_others_keep_no_operation_and_no_probe_out(sqlite: Store, tmp_path: Path) -> None:
     """They may have all connections that are not for operations, for as long as they like."""
-    async with house(store, tmp_path, route=probed(), upstream={"max_connections": 1}) as home:
+    async with house(sqlite, tmp_path, route=probed(), upstream={"max_connections": 1}) as home:
         streaming = asyncio.Event()
         home.upstream.on("/stream", Answer(body=(b"first", streaming), effect=False))
-        home.upstream.on("/charges", LOST)
+        home.upstream.on("/charges", Answer(), LOST)
         home.upstream.on(STATUS, told("succeeded"))
         stream = asyncio.create_task(http.request(home.port, "GET", "/stream"))
         await home.upstream.wait_for_requests(1)
-        assert status_of(await home.send("k1")) == (502, "in-doubt")
-        assert status_of(await home.send("k1")) == (200, "recovered")
+        for key, expected in (("k1", (200, "stored")), ("k2", (502, "in-doubt")), ("k2", (200, "recovered"))):
+            assert status_of(await home.send(key)) == expected
         streaming.set()
         assert (await stream).body == b"first"
 
 
-async def test_background_probe(store: Store, tmp_path: Path) -> None:
-    """Doubt is resolved without anybody's retry."""
-    async with house(store, tmp_path, route=probed()) as home:
+async def test_background_probe(sqlite: Store, tmp_path: Path) -> None:
+    async with house(sqlite, tmp_path, route=probed()) as home:
         home.upstream.on("/charges", LOST)
         home.upstream.on(None, told("succeeded"))
         assert status_of(await home.send("k1")) == (502, "in-doubt")
         await eventually(lambda: probes(home), deadline_seconds=20)
 
-        async def found() -> bool:
-            metrics = await home.status("/metrics")
-            return b'idempotency_probes_total{finding="done",route="charge"} 1.0' in metrics.body
-
-        await eventually(found)
+        await eventually(lambda: metric(home, "probes_total", finding="done", route="charge"))
         assert status_of(await home.send("k1")) == (200, "recovered")
         assert len(probes(home)) == 1
 
 
-async def test_probe_that_knows_nothing_changes_nothing(store: Store, tmp_path: Path) -> None:
-    """An answer that no rule explains, or none at all, leaves the operation in doubt."""
-    route = probed() | {"in_flight": {"wait": "0s"}}
-    async with house(store, tmp_path, route=route) as home:
-        home.upstream.on("/charges", LOST)
-        home.upstream.on(None, told("processing"), Answer(bytes_max=0, ending=Ending.CLOSE), told("succeeded"))
-        assert status_of(await home.send("k1")) == (502, "in-doubt")
-
-        async def recovered() -> bool:
-            response = await home.send("k1")
-            assert status_of(response) in [(409, "in-doubt"), (200, "recovered")]
-            return status_of(response) == (200, "recovered")
-
-        await eventually(recovered, deadline_seconds=20)
-        assert len(probes(home)) == 3
-        assert len(charges(home)) == 1
-
-
-async def test_probe_follows(store: Store, tmp_path: Path) -> None:
+async def test_probe_follows(sqlite: Store, tmp_path: Path) -> None:
     """Where the answer names another one, that is what is recorded; a name on another host is not followed."""
-    async with house(store, tmp_path, route=probed(follow="/url") | {"in_flight": {"wait": "3s"}}) as home:
+    async with house(sqlite, tmp_path, route=probed(follow="/url") | {"in_flight": {"wait": "3s"}}) as home:
 
         def answer(received: Received) -> Answer:
             if received.target == b"/charges/7":
@@ -203,7 +181,6 @@ async def test_a_late_answer_wins_over_a_probe(store: Store, tmp_path: Path) -> 
 
 
 async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:
-    """Two gateways with many retries ask the upstream once."""
     route = probed() | {"in_flight": {"wait": "20s"}}
     async with (
         house(store, tmp_path, route=route) as home,
@@ -221,37 +198,13 @@ async def test_one_prober_at_a_time(store: Store, tmp_path: Path) -> None:
         assert len(probes(home)) == 1
 
 
-RECOVERIES: dict[str, tuple[dict[str, Any], bool]] = {
-    "hold": ({}, False),
-    "resend": ({"recovery": "resend"}, True),
-    "probe": ({"recovery": {"probe": PROBE}, "in_flight": {"wait": "0s"}}, True),
-}
-
-
-@pytest.mark.parametrize(("route", "heals"), RECOVERIES.values(), ids=RECOVERIES)
-async def test_callers_are_told_what_heals(store: Store, tmp_path: Path, route: dict[str, Any], heals: bool) -> None:
-    """The lost request and its repeat are told alike whether to come again, and only `hold` sends to the operator."""
-    async with house(store, tmp_path, route=route) as home:
-        home.upstream.on("/charges", LOST)
-        home.upstream.on(STATUS, told("processing"))
-        first, again = await home.send("k1"), await home.send("k1")
-        assert (first.status, again.status) == (502, 502 if "resend" in route.values() else 409)
-        for response in (first, again):
-            about = response.json()
-            assert response.header("Idempotency-Status") == "in-doubt"
-            assert about["retryable"] is heals
-            assert (response.header("Retry-After") is not None) is heals
-            assert (response.header("x-should-retry") == "true") is heals
-            assert ("Ask the operator" in about["detail"]) is not heals
-        assert heals or again.header("x-should-retry") == "false"
-
-
-async def test_retries_keep_no_answer_back(tmp_path: Path) -> None:
-    """After a while of retries in vain the service is back, and without a further one the answer is there soon."""
+async def test_retries_keep_no_answer_back(sqlite: Store, tmp_path: Path) -> None:
+    """An answer to a probe that no rule explains, or none at all, leaves the operation in doubt. After a while of such
+    retries the service is back, and without a further one the answer is there soon."""
     route = probed() | {"in_flight": {"wait": "0s"}}
-    async with house(sqlite_store(tmp_path), tmp_path, route=route) as home:
+    async with house(sqlite, tmp_path, route=route) as home:
         home.upstream.on("/charges", LOST)
-        home.upstream.on(None, told("processing"))
+        home.upstream.on(None, told("processing"), Answer(bytes_max=0, ending=Ending.CLOSE), told("processing"))
         assert status_of(await home.send("k1")) == (502, "in-doubt")
 
         async def asked_often() -> bool:
@@ -261,12 +214,10 @@ async def test_retries_keep_no_answer_back(tmp_path: Path) -> None:
         await eventually(asked_often, deadline_seconds=30)
         home.upstream.on(None, told("succeeded"))
 
-        async def is_resolved() -> bool:
-            return bool(await home.gateway.parts._recovery.run_once())
-
         # What a pass of the background finds due, without the wait for the next pass.
-        await eventually(is_resolved, deadline_seconds=4)
+        await eventually(home.gateway.parts._recovery.run_once, deadline_seconds=4)
         assert status_of(await home.send("k1")) == (200, "recovered")
+        assert len(charges(home)) == 1
 
 
 async def test_a_probe_that_is_configured_later_resolves_older_doubts(store: Store, tmp_path: Path) -> None:
@@ -337,3 +288,47 @@ async def test_a_service_sends_nothing_of_another_again(store: Store, tmp_path: 
         operations = {each.values("Idempotency-Operation")[0] for each in other.requests}
         assert (len(tokens), len(operations)) == (2, 1)
         assert status_of(await orders.send("k1")) == (409, "in-doubt")
+
+
+def is_asked_about(home: House, key: str) -> bool:
+    return any(f"key={key}".encode() in each.target for each in probes(home))
+
+
+async def is_asked_about_by_a_pass(home: House, key: str) -> bool:
+    """Whether a pass of the background comes to it, without the wait for the next pass."""
+    await home.gateway.parts._recovery.run_once()
+    return is_asked_about(home, key)
+
+
+@pytest.mark.parametrize(
+    ("service", "operation"), [("books", "charge"), ("shop", "refund")], ids=["another-service", "another-operation"]
+)
+async def test_a_service_asks_about_its_own_operations_alone(
+    postgres_url: str, tmp_path: Path, service: str, operation: str
+) -> None:
+    """An upstream is not asked about an operation that only has the route's name, and its answer is not recorded."""
+    store = {"durable": postgres_url}
+    ours: dict[str, Any] = {"route": probed(), "upstream": FAST}
+    theirs: dict[str, Any] = {"service": service, "route": probed() | {"operation": operation}, "upstream": FAST}
+    # Known to the store before there is a key.
+    async with house(store, tmp_path / "ours", **ours):
+        pass
+    async with house(store, tmp_path / "theirs", **theirs) as other:
+        other.upstream.on("/charges", LOST)
+        other.upstream.on(None, Answer(500, effect=False))
+        assert status_of(await other.send("k1")) == (502, "in-doubt")
+    ours["route"] |= {"identity_change": "accept"}
+    theirs["route"] |= {"identity_change": "accept"}
+    async with house(store, tmp_path / "ours", **ours) as home:
+        home.upstream.on(None, told("succeeded"))
+        # The pass that comes to the second of these has come to everything that was in doubt before it.
+        for key in ("k2", "k3"):
+            home.upstream.on("/charges", LOST)
+            assert status_of(await home.send(key)) == (502, "in-doubt")
+            await eventually(partial(is_asked_about_by_a_pass, home, key), 30.0)
+        assert not is_asked_about(home, "k1")
+    async with house(store, tmp_path / "theirs", **theirs) as other:
+        other.upstream.on(None, Answer(500, effect=False))
+        again = await other.send("k1", headers=[("Prefer", "wait=0")])
+        assert status_of(again) == (409, "in-doubt")
+        assert not charges(other)

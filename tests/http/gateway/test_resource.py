@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.observe.scrape import Scrape
+from tests.http.gateway.asking import metric
 from tests.support.eventually import eventually
-from tests.support.house import BODY, house, neighbour, sqlite_store, status_of
+from tests.support.house import BODY, house, neighbour, status_of
+from tests.support.sentinel import Sentinel
 from tests.support.upstream import Answer, Ending, RecordingUpstream
 
 Store = dict[str, Any]
@@ -21,12 +22,6 @@ MADE = b'{"id":"pay_7","status":"succeeded"}'
 BY_ID = {"reference": "/id"}
 FETCHED = {"replay": "fetch"}
 FETCHED_BY_ID = {**BY_ID, **FETCHED, "fetch": "/v1/payments/{reference}"}
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Store:
-    """One store, where the store does not matter."""
-    return sqlite_store(tmp_path)
 
 
 def made(status: int = 201, body: bytes = MADE, *headers: tuple[str, str], **how: Any) -> Answer:
@@ -72,8 +67,10 @@ async def test_resource_of_a_response_that_is_not_kept(
 
 
 async def test_resource_is_kept_by_every_store(store: Store, tmp_path: Path) -> None:
-    """Of a completed operation and of one in doubt, whatever keeps it; another request under the key is not told."""
+    """Of a completed operation and of one in doubt, whatever keeps it, also where no more than the head of the response
+    arrived; another request under the key is not told."""
     route = {"response": BY_ID, "outcome": {"preset": "standard", "in_doubt": [202]}}
+    cut = made(201, b" " * 1000, ("Location", "/v1/payments/7"), bytes_max=600, ending=Ending.CLOSE)
     async with house(store, tmp_path, route=route) as home:
         home.upstream.on("/charges", made(202, b'{"id":"pay_8"}'), made())
         assert status_of(await home.send("doubted")) == (202, "in-doubt")
@@ -83,29 +80,28 @@ async def test_resource_is_kept_by_every_store(store: Store, tmp_path: Path) -> 
         replayed = await home.send("made")
         assert (status_of(replayed), replayed.body) == ((201, "replayed"), MADE)
         other = await home.send("doubted", b'{"amount":1}')
-        assert status_of(other) == (422, "key-reused")
-        assert "resource" not in other.json()
-
-
-async def test_resource_of_a_response_that_was_cut_short(sqlite: Store, tmp_path: Path) -> None:
-    """Its head has arrived, and names what may have been made."""
-    async with house(sqlite, tmp_path) as home:
-        cut = made(201, b" " * 1000, ("Location", "/v1/payments/7"), bytes_max=600, ending=Ending.CLOSE)
+        assert (status_of(other), "resource" in other.json()) == ((422, "key-reused"), False)
+    async with house(store, tmp_path, route={"identity_change": "accept"}) as home:
         home.upstream.on("/charges", cut)
-        lost = await home.send()
+        lost, again = await home.send("cut"), await home.send("cut")
         assert (status_of(lost), lost.json()["resource"]) == ((502, "in-doubt"), "/v1/payments/7")
-        again = await home.send()
         assert (status_of(again), again.header("Location")) == ((409, "in-doubt"), "/v1/payments/7")
 
 
 # -- replay by reading -------------------------------------------------------------------------------------------------
 
 
-async def test_a_repeat_is_fetched_by_its_own_caller(store: Store, tmp_path: Path) -> None:
-    """With the caller's own headers, but those that were about the first request; nothing runs again."""
-    async with house(store, tmp_path, route={"response": FETCHED_BY_ID}) as home:
-        home.upstream.on("/charges", made())
-        home.upstream.on("/v1/payments/pay_7", made(200, b'{"id":"pay_7","status":"refunded"}', ("X-Fresh", "yes")))
+async def test_a_repeat_is_fetched_by_its_own_caller(sqlite: Store, tmp_path: Path) -> None:
+    """With the caller's own headers, but those that were about the first request; nothing runs again, and nothing of
+    either response is in any file."""
+    sentinel = Sentinel("Zqxjkvbpyw")
+    secret, body = (
+        ("X-Secret", sentinel.text),
+        b'{"id":"pay_7","status":"refunded","card":"%s"}' % sentinel.text.encode(),
+    )
+    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
+        home.upstream.on("/charges", made(201, body, secret))
+        home.upstream.on("/v1/payments/pay_7", made(200, body, secret, ("X-Fresh", "yes")))
         conditions = [("If-None-Match", '"1"'), ("Range", "bytes=0-1")]
         assert status_of(await home.send(headers=conditions)) == (201, "response-not-stored")
         own = [("Authorization", "Bearer renewed"), ("Accept-Language", "de")]
@@ -120,68 +116,48 @@ async def test_a_repeat_is_fetched_by_its_own_caller(store: Store, tmp_path: Pat
         gone = (
             "Content-Type",
             "Content-Length",
-            "Idempotency-Key",
-            "Idempotency-Operation",
-            "Idempotency-Fencing-Token",
+            *(f"Idempotency-{name}" for name in ("Key", "Operation", "Fencing-Token")),
         )
         for name in (*gone, *dict(conditions + about)):
             assert fetch.values(name) == [], name
         assert status_of(await home.send(body=b"{}")) == (422, "key-reused")
         assert [each.method for each in home.upstream.requests] == ["POST", "GET"]
-        scrape = Scrape((await home.status("/metrics")).body.decode())
-        assert scrape.value("idempotency_fetch_duration_seconds_count", route="charge") == 1
+        assert await metric(home, "fetch_duration_seconds_count", route="charge") == 1
+        assert await sentinel.found(tmp_path) == []
 
 
-async def test_nothing_of_a_fetched_response_is_stored(sqlite: Store, tmp_path: Path) -> None:
-    """Neither body nor headers, of the first response or of what was fetched, are in any file."""
-    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
-        secret = ("X-Sentinel", "sentinel-header")
-        home.upstream.on("/charges", made(201, b'{"id":"pay_7","card":"sentinel-body"}', secret))
-        home.upstream.on("/v1/payments/pay_7", made(200, b'{"card":"sentinel-fetched"}', secret))
-        await home.send()
-        assert status_of(await home.send()) == (200, "fetched")
-        files = contents(tmp_path)
-        assert files
-        assert not any(b"sentinel" in content for content in files)
-
-
-def contents(directory: Path) -> list[bytes]:
-    return [file.read_bytes() for file in directory.rglob("*") if file.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("resource", "target"),
-    [
-        ("a/b?c#d%e", b"/v1/payments/a%2Fb%3Fc%23d%25e"),
-        ("\u00e9 x", b"/v1/payments/%C3%A9%20x"),
-        ("..", None),
-        ("../admin", None),
-    ],
-)
-async def test_a_reference_stays_in_its_segment(
-    sqlite: Store, tmp_path: Path, resource: str, target: bytes | None
-) -> None:
+async def test_a_reference_stays_in_its_segment(sqlite: Store, tmp_path: Path) -> None:
     """Whatever a service calls what it made, it cannot lead to another path."""
     async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
-        home.upstream.on("/charges", made(201, json.dumps({"id": resource}).encode()))
         home.upstream.on(None, made(200))
-        await home.send()
-        again = await home.send()
-        assert status_of(again) == ((409, "response-not-stored") if target is None else (200, "fetched"))
-        assert [each.target for each in home.upstream.requests[1:]] == ([] if target is None else [target])
+        for number, (resource, target) in enumerate(
+            (
+                ("a/b?c#d%e", b"/v1/payments/a%2Fb%3Fc%23d%25e"),
+                ("\u00e9 x", b"/v1/payments/%C3%A9%20x"),
+                ("..", None),
+                ("../admin", None),
+            )
+        ):
+            home.upstream.on("/charges", made(201, json.dumps({"id": resource}).encode()))
+            home.upstream.requests.clear()
+            await home.send(f"k{number}")
+            again = await home.send(f"k{number}")
+            assert status_of(again) == ((409, "response-not-stored") if target is None else (200, "fetched"))
+            assert [each.target for each in home.upstream.requests[1:]] == ([] if target is None else [target])
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 410, 500, 503])
-async def test_a_refused_fetch_is_passed_on(sqlite: Store, tmp_path: Path, status: int) -> None:
+async def test_a_refused_fetch_is_passed_on(sqlite: Store, tmp_path: Path) -> None:
     """What the service says of it to this caller is the reply, and the next repeat is fetched as well."""
+    refusals = (401, 403, 404, 410, 500, 503)
     async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
         home.upstream.on("/charges", made())
-        home.upstream.on("/v1/payments/pay_7", made(status, b"no"), made(200))
+        home.upstream.on("/v1/payments/pay_7", *(made(status, b"no") for status in refusals), made(200))
         await home.send()
-        refused = await home.send()
-        assert (status_of(refused), refused.body) == ((status, "fetched"), b"no")
+        for status in refusals:
+            refused = await home.send()
+            assert (status_of(refused), refused.body) == ((status, "fetched"), b"no")
         assert status_of(await home.send()) == (200, "fetched")
-        assert [each.method for each in home.upstream.requests] == ["POST", "GET", "GET"]
+        assert [each.method for each in home.upstream.requests] == ["POST", *["GET"] * 7]
 
 
 async def test_a_service_that_cannot_be_reached(sqlite: Store, tmp_path: Path) -> None:
@@ -223,14 +199,15 @@ async def test_who_waited_for_the_first_request_fetches_for_himself(sqlite: Stor
 
 
 @pytest.mark.parametrize("change", ["replay", "gone"])
-async def test_another_version_by_a_header(store: Store, tmp_path: Path, change: str) -> None:
-    """A repeat that expects another version, or says none, gets the first response or 410; nothing runs again."""
+async def test_another_version_by_a_header(sqlite: Store, tmp_path: Path, change: str) -> None:
+    """A repeat that expects another version, or says none, gets the first response or 410; nothing runs again. To a
+    gateway whose route is of another version all that came before is of another one."""
     response = {**BY_ID, "version": {"header": "API-Version"}, "on_version_change": change}
-    async with house(store, tmp_path, route={"response": response}) as home:
+    async with house(sqlite, tmp_path, route={"response": response}) as home:
         home.upstream.on("/charges", made())
         second = [("API-Version", "2")]
-        assert status_of(await home.send(headers=second)) == (201, "stored")
-        assert status_of(await home.send(headers=second)) == (201, "replayed")
+        for verdict in ("stored", "replayed"):
+            assert status_of(await home.send(headers=second)) == (201, verdict)
         for other in ([("API-Version", "3")], []):
             again = await home.send(headers=other)
             if change == "replay":
@@ -239,22 +216,12 @@ async def test_another_version_by_a_header(store: Store, tmp_path: Path, change:
                 assert (status_of(again), again.json()["resource"]) == ((410, "key-expired"), "pay_7")
                 assert "another version" in again.json()["detail"]
         assert status_of(await home.send(headers=second)) == (201, "replayed")
-        assert len(home.upstream.requests) == 1
-
-
-async def test_another_version_of_the_route(sqlite: Store, tmp_path: Path) -> None:
-    """A gateway of the next version has no response for repeats of requests to this one, or to one that said none."""
-    async with house(sqlite, tmp_path) as home:
-        home.upstream.on("/charges", made(201, MADE, ("Location", "/v1/payments/7")))
-        await home.send("before")
-        for number, version in enumerate(("v2", "v3")):
-            route = {"response": {"version": version, "on_version_change": "gone"}}
-            async with neighbour(sqlite, tmp_path / version, home.upstream, route=route) as next_one:
-                gone = await next_one.send("before")
-                assert (status_of(gone), gone.header("Location")) == ((410, "key-expired"), "/v1/payments/7")
-                assert status_of(await next_one.send("v2")) == (
-                    (201, "stored") if number == 0 else (410, "key-expired")
-                )
+        for version, verdict in (("v2", (201, "stored")), ("v3", (410, "key-expired"))):
+            route = {"response": {**BY_ID, "version": version, "on_version_change": "gone"}}
+            async with neighbour(sqlite, tmp_path / version, home.upstream, route=route) as later:
+                gone = await later.send()
+                assert (status_of(gone), gone.json()["resource"]) == ((410, "key-expired"), "pay_7")
+                assert status_of(await later.send("v2")) == verdict
         assert len(home.upstream.requests) == 2
 
 

@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.http.gateway.asking import until
 from tests.store.copies import client
 from tests.support.eventually import eventually
-from tests.support.house import House, house, status_of
+from tests.support.house import house, status_of
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.upstream import Answer
 
@@ -69,10 +70,7 @@ async def test_copies_answer_before_postgres_is_there(
         assert status_of(await known.send("k2")) == (503, "store-unavailable")
         assert status_of(await fresh.send()) == (503, "store-unavailable")
         own_postgres.start()
-
-        async def is_replayed(home: House) -> bool:
-            return status_of(await home.send()) == (200, "replayed")
-
-        await eventually(lambda: is_replayed(fresh), PATIENCE_SECONDS, "the fresh host has met the store")
+        # Once the fresh host has met the store.
+        await until((200, "replayed"), fresh.send)
         assert not known.upstream.requests
         assert not fresh.upstream.requests

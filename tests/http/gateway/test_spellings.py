@@ -5,10 +5,10 @@ The table of the documentation is the list of what is tried.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ def listed() -> dict[str, list[str]]:
     rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     found = {row[0].strip(): re.findall("`([^`]+)`", row[2]) for row in rows if len(row) == 3}
     del found["framework or front end"]
+    # They are read from the page: an empty table would hold nothing.
+    assert len(found) >= 25
+    assert sum(map(len, found.values())) >= 85
     return found
 
 
@@ -60,17 +63,9 @@ def is_refusal(response: http.Response, path: str) -> bool:
     """Whether it says that the request is invalid, and how the path is written."""
     if status_of(response) != (400, "request-invalid"):
         return False
-    problem = json.loads(response.body)
+    problem = response.json()
     assert problem["code"] == "request-invalid"
-    return (
-        path in problem["detail"] or "The path holds" in problem["detail"] or "The request target" in problem["detail"]
-    )
-
-
-def test_the_table_is_long_enough() -> None:
-    """It is read from the page, so an empty one would hold nothing."""
-    assert len(SPELLINGS) >= 25
-    assert sum(map(len, SPELLINGS.values())) >= 85
+    return any(text in problem["detail"] for text in (path, "The path holds", "The request target"))
 
 
 @pytest.mark.parametrize("framework", SPELLINGS)
@@ -153,13 +148,14 @@ async def test_a_variable_takes_nothing_from_a_route_before_it(tmp_path: Path) -
     """What may be read as the first is refused on the second, which would not ask anybody."""
     routes = [a_route("payment", "/v1/payments"), a_route("any", "/v1/{kind}"), a_route("rest", "/{rest:.*}")]
     async with house(sqlite_store(tmp_path), tmp_path, routes=routes) as home:
-        for path in (
+        other = (
             "/v1/Payments",
             "/v1/payments.json",
             "/v1/payments%3f",
             "/index.php/v1/payments",
             "/x%2f..%2fv1/payments",
-        ):
+        )
+        for path in other:
             assert is_refusal(await home.send(target=path), "/v1/payments"), path
         for number, path in enumerate(("/v1/payments", "/v1/refunds", "/v1/refunds.json", "/v2/Payments", "/v2/a%2fb")):
             assert status_of(await home.send(f"k{number}", target=path)) == (200, "stored"), path
@@ -176,13 +172,14 @@ async def test_spellings_that_the_file_lists(tmp_path: Path) -> None:
         assert (await home.send("k0", target="/v1/payments.json")).status == 422
         for path in ("/v1/payments.search", "/v1/payments.search?x=%2f", "/index.php?r=/v1/payments"):
             assert status_of(await home.send("k0", target=path)) == (200, None), path
-        for path in (
+        other = (
             "/v1/payments.Search",
             "/v1/payments.search/",
             "/v1/payments.xml",
             "/API/payments",
             "/v1/payments%2esearch",
-        ):
+        )
+        for path in other:
             response = await home.send(target=path)
             assert response.status == 400 or path.endswith("/"), path
 
@@ -231,25 +228,24 @@ async def test_a_header_in_another_spelling_is_refused(tmp_path: Path, name: str
             assert passes.status == (400 if is_framing else 200), header
 
 
-@pytest.mark.parametrize("target", ["/v1/payments", "/v1/payments/7", "/other", "/other.json"])
-async def test_a_principal_is_dropped_on_every_path(tmp_path: Path, target: str) -> None:
+async def test_a_principal_is_dropped_on_every_path(tmp_path: Path) -> None:
     """Whatever the method, and in every spelling."""
+    names = ("X-User-Id", *("X-User-Id".replace("-", each) for each in SEPARATORS))
     async with guarded(tmp_path) as (home, _):
-        for number, name in enumerate(("X-User-Id", *("X-User-Id".replace("-", each) for each in SEPARATORS))):
-            for method in ("GET", "POST"):
+        for target in ("/v1/payments", "/v1/payments/7", "/other", "/other.json"):
+            before = len(home.upstream.requests)
+            for (number, name), method in product(enumerate(names), ("GET", "POST")):
                 for more in ([], [("Connection", f"close, {name}")]):
                     sent = [ALICE, (name, "victim"), *more]
                     await home.send(f"{method}-{number}", target=target, method=method, headers=sent)
-        assert home.upstream.requests
-        assert [value for each in home.upstream.requests for _, value in each.headers if value == b"victim"] == []
+            assert len(home.upstream.requests) > before
+        assert not any(value == b"victim" for each in home.upstream.requests for _, value in each.headers)
 
 
-@pytest.mark.parametrize("target", ["/charges/", "/other/", "http://gateway.test/"])
-async def test_a_long_path_in_one_piece(tmp_path: Path, target: str) -> None:
+async def test_a_long_path_in_one_piece(tmp_path: Path) -> None:
     """It is refused with 414, as one that comes in several."""
     async with house(sqlite_store(tmp_path), tmp_path) as home:
-        for method in ("GET", "POST"):
-            response = await home.send(target=target + "a" * 8200, method=method)
-            assert response.status == 414
+        for target, method in product(("/charges/", "/other/", "http://gateway.test/"), ("GET", "POST")):
+            assert (await home.send(target=target + "a" * 8200, method=method)).status == 414
         assert (await home.send(target="/other?" + "a" * 8200)).status == 200
         assert len(home.upstream.requests) == 1

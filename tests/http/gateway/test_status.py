@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.store.base import Amnesic
+from tests.http.gateway.asking import metric
 from tests.support.accepting import ASYNC, RESPONSE, STEPS, accepting, desk
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, dropped, lost, refused, withheld
@@ -17,6 +18,7 @@ from tests.support.http import Response
 from tests.support.upstream import Answer, Ending
 
 UNKNOWN = "/_operations/11111111-2222-8333-8444-555555555555"
+ACCEPTED = (202, "accepted")
 SENTINELS = (b"s3cr3t", b"t1", b"127.0.0.1", b"shop.example")
 
 
@@ -26,44 +28,56 @@ def told(response: Response) -> tuple[int, str | None]:
     return response.status, response.json().get("code") if is_problem else status_of(response)[1]
 
 
-STATES: dict[str, tuple[dict[str, Any], tuple[int, str | None], tuple[int, str | None]]] = {
-    # state: parts of the document; what /result gives, and DELETE
-    "accepted": ({"state": "accepted", "attempts": 0, "last_attempt": None}, (202, "accepted"), (200, None)),
+Told = tuple[int, str | None]
+STATES: dict[str, tuple[dict[str, Any], Told, Told, Told, Told]] = {
+    # state: parts of the document; what /result gives, DELETE, a repeat that waits, and one that does not
+    "accepted": (
+        {"state": "accepted", "attempts": 0, "last_attempt": None},
+        (202, "accepted"), (200, None), (409, "in-flight"), ACCEPTED,
+    ),
     "postponed": (
         {"state": "accepted", "attempts": 1, "last_attempt": ("released", 503, "answered_503")},
-        (202, "accepted"), (200, None),
+        (202, "accepted"), (200, None), (409, "in-flight"), ACCEPTED,
     ),
-    "claimed": ({"state": "claimed", "attempts": 1, "last_attempt": None}, (202, "accepted"), (409, "in-flight")),
+    "claimed": (
+        {"state": "claimed", "attempts": 1, "last_attempt": None},
+        (202, "accepted"), (409, "in-flight"), (409, "in-flight"), ACCEPTED,
+    ),
     "in doubt": (
         {"state": "in_doubt", "stalled": True, "last_attempt": ("in_doubt", None, "reset"), "problem": "in-doubt"},
-        (409, "in-doubt"), (409, "in-doubt"),
+        (409, "in-doubt"), (409, "in-doubt"), (409, "in-doubt"), ACCEPTED,
     ),
     "dead letter": (
         {"state": "dead_letter", "stalled": True, "last_attempt": ("released", 401, "unauthorized"),
-         "problem": "dead-letter"}, (409, "dead-letter"), (200, None),
+         "problem": "dead-letter"}, (409, "dead-letter"), (200, None), (409, "dead-letter"), (409, "dead-letter"),
     ),
     "completed": (
         {"state": "completed", "done": True, "last_attempt": ("completed", 201, None), "result": (201, "/charges/7")},
-        (201, "replayed"), (409, "already-completed"),
+        (201, "replayed"), (409, "already-completed"), (201, "replayed"), (201, "replayed"),
     ),
     "not stored": (
         {"state": "completed", "done": True, "result": (201, "/charges/7")},
-        (409, "response-not-stored"), (409, "already-completed"),
+        (409, "response-not-stored"), (409, "already-completed"), *[(409, "response-not-stored")] * 2,
     ),
     "expired": (
         {"state": "tombstone", "done": True, "result": (201, "/charges/7")},
-        (410, "key-expired"), (409, "already-completed"),
+        (410, "key-expired"), (409, "already-completed"), *[(410, "key-expired")] * 2,
     ),
-    "withdrawn": ({"state": "released", "done": True, "problem": "withdrawn"}, (409, "withdrawn"), (200, None)),
+    "withdrawn": (
+        {"state": "released", "done": True, "problem": "withdrawn"},
+        (409, "withdrawn"), (200, None), (200, "stored"), ACCEPTED,
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("state", STATES)
 async def test_a_state(tmp_path: Path, state: str) -> None:
-    """The document is true in every state, and shows nothing of key, body, scope or upstream."""
-    document, result, deleted = STATES[state]
+    """The document is true in every state, and shows nothing of key, body, scope or upstream. What comes of a repeat is
+    in the record, too; another request is refused whatever that says."""
+    document, result, deleted, waits, does_not = STATES[state]
+    key, body = "s3cr3t-key", b'{"card":"s3cr3t"}'
     async with desk(tmp_path) as it:
-        accepted = await it.accept("s3cr3t-key", ("Authorization", "Bearer s3cr3t"), body=b'{"card":"s3cr3t"}')
+        accepted = await it.accept(key, ("Authorization", "Bearer s3cr3t"), body=body)
         url = accepted.header("Location") or ""
         await it.drive(*STEPS[state])
         response = await it.see(url)
@@ -72,17 +86,16 @@ async def test_a_state(tmp_path: Path, state: str) -> None:
         assert not any(sentinel in response.body for sentinel in SENTINELS)
         assert response.header("Cache-Control") == "no-store"
         assert response.header("ETag")
-        for name, value in ({"done": False, "stalled": False, "problem": None, "result": None} | document).items():
-            seen = shown[name]
-            if name == "last_attempt" and seen is not None:
-                seen = seen["result"], seen["status"], seen["reason"]
-            if name == "problem" and seen is not None:
-                seen = seen["code"]
-            if name == "result" and seen is not None:
-                assert seen["url"] == (f"{url}/result" if state == "completed" else None)
-                assert (seen["expires_at"] is None) == (state == "expired")
-                seen = seen["status"], seen["resource"]
-            assert seen == value, name
+        seen = {name: shown[name] for name in ("done", "stalled", *document)}
+        if last := seen.get("last_attempt"):
+            seen["last_attempt"] = last["result"], last["status"], last["reason"]
+        seen["problem"] = shown["problem"] and shown["problem"]["code"]
+        seen["result"] = None
+        if found := shown["result"]:
+            assert found["url"] == (f"{url}/result" if state == "completed" else None)
+            assert (found["expires_at"] is None) == (state == "expired")
+            seen["result"] = found["status"], found["resource"]
+        assert seen == {"done": False, "stalled": False, "problem": None, "result": None} | document
         retry = response.header("Retry-After")
         assert (retry is None) == shown["done"]
         if shown["stalled"]:
@@ -90,11 +103,25 @@ async def test_a_state(tmp_path: Path, state: str) -> None:
         got = await it.see(f"{url}/result")
         assert told(got) == result
         if result[0] == 202:
-            assert got.header("Location") == url
-            assert got.json() == shown
+            assert (got.header("Location"), got.json()) == (url, shown)
         if state == "completed":
-            assert got.body == RESPONSE.body
-            assert got.header("Idempotent-Replayed") == "true"
+            assert (got.body, got.header("Idempotent-Replayed")) == (RESPONSE.body, "true")
+
+        for headers in ((), (ASYNC,)):
+            assert told(await it.send(key, *headers, body=b"other")) == (422, "key-reused")
+        if state != "withdrawn":
+            sync = await it.send(key, body=body)
+            assert status_of(sync) == waits
+            if does_not[1] in ("accepted", "dead-letter"):
+                assert (sync.header("Location"), sync.json()["operation_id"]) == (url, shown["id"])
+        again = await it.accept(key, body=body)
+        assert status_of(again) == does_not
+        if does_not == ACCEPTED:
+            is_new = state == "withdrawn"
+            assert again.header("Location") == url
+            assert again.json()["state"] == ("accepted" if is_new else shown["state"])
+            assert again.header("Idempotent-Replayed") == (None if is_new else "true")
+
         off = await it.see(url, method="DELETE")
         assert told(off) == deleted
         if off.status == 200:
@@ -103,38 +130,36 @@ async def test_a_state(tmp_path: Path, state: str) -> None:
         assert it.home.upstream.requests == []
 
 
-async def test_a_head_has_no_body(tmp_path: Path) -> None:
-    """HEAD tells the same without it."""
+async def test_other_methods(tmp_path: Path) -> None:
+    """They do not reach the service, and change nothing; HEAD tells what GET does, without a body."""
     async with desk(tmp_path) as it:
         url = (await it.accept()).header("Location") or ""
         seen, head = await it.see(url), await it.see(url, method="HEAD")
         assert (head.status, head.body) == (200, b"")
         assert head.header("Content-Length") == str(len(seen.body))
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "OPTIONS"])
-async def test_other_methods(tmp_path: Path, method: str) -> None:
-    """They do not reach the service, and change nothing."""
-    async with desk(tmp_path) as it:
-        url = (await it.accept()).header("Location") or ""
-        for target in (url, f"{url}/result", UNKNOWN, "/_operations", "/_operations/x/y"):
-            response = await it.see(target, method=method)
-            assert (response.status, response.header("Allow")) == (405, "GET, HEAD, DELETE")
+        for method in ("POST", "PUT", "PATCH", "OPTIONS"):
+            for target in (url, f"{url}/result", UNKNOWN, "/_operations", "/_operations/x/y"):
+                response = await it.see(target, method=method)
+                assert (response.status, response.header("Allow")) == (405, "GET, HEAD, DELETE")
         assert (await it.see(f"{url}/result", method="DELETE")).header("Allow") == "GET, HEAD"
         assert it.home.upstream.requests == []
 
 
-async def test_requests_for_a_status_are_counted(tmp_path: Path) -> None:
-    """By what they are for and the class of the reply, also those that are shown nothing."""
+async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
+    """Its id is in what the service gets. Requests for a status are counted, by what they are for and the class of the
+    reply, also those that are shown nothing."""
     async with desk(tmp_path) as it:
-        target = (await it.accept()).header("Location") or ""
-        for method, path in (("GET", target), ("GET", target + "/result"), ("GET", target[:-1]), ("DELETE", target)):
-            await it.see(path, method=method)
-        lines = (await it.home.status("/metrics")).body.decode().splitlines()
-        name = "idempotency_status_requests_total"
-        counted = {line for line in lines if line.startswith(name) and not line.endswith(" 0.0")}
-        found = [("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "2xx")]
-        assert counted == {f'{name}{{part="{part}",status="{status}"}} 1.0' for part, status in found}
+        await it.send()
+        (identity,) = it.home.upstream.requests[0].values("Idempotency-Operation")
+        target = f"/_operations/{identity.decode()}"
+        shown = await it.see(target)
+        assert (shown.status, shown.json()["state"], shown.json()["attempts"]) == (200, "completed", 1)
+        assert (await it.see(f"{target}/result")).body == b"done"
+        for method, path in (("GET", target[:-1]), ("DELETE", target)):
+            assert 400 <= (await it.see(path, method=method)).status < 500
+        for part, status in (("status", "2xx"), ("result", "2xx"), ("status", "4xx"), ("withdrawal", "4xx")):
+            assert await metric(it.home, "status_requests_total", part=part, status=status) == 1
+        assert await metric(it.home, "status_requests_total") == 4
 
 
 # -- who sees it -------------------------------------------------------------------------------------------------------
@@ -145,21 +170,13 @@ async def test_nobody_else_sees_it(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         url = (await it.accept()).header("Location") or ""
         identity = url.rpartition("/")[2]
+        foreign = [(url, "t2"), (url, "t1 x"), (url, None), (f"{url}/result", "t2")]
+        malformed = [
+            UNKNOWN, f"{url}/other", f"/_operations/{'9' * 5000}", f"/_operations/{{{identity}}}",
+            f"/_operations/{identity}/../{identity}", f"/_operations/%00{identity}", "/_operations/", "/_operations",
+        ]  # fmt: skip
         seen = []
-        for target, tenant in (
-            (UNKNOWN, "t1"),
-            (url, "t2"),
-            (url, "t1 x"),
-            (url, None),
-            (f"{url}/result", "t2"),
-            (f"{url}/other", "t1"),
-            (f"/_operations/{'9' * 5000}", "t1"),
-            (f"/_operations/{{{identity}}}", "t1"),
-            (f"/_operations/{identity}/../{identity}", "t1"),
-            (f"/_operations/%00{identity}", "t1"),
-            ("/_operations/", "t1"),
-            ("/_operations", "t1"),
-        ):
+        for target, tenant in [(target, "t1") for target in malformed] + foreign:
             response = await it.see(target, tenant=tenant)
             seen.append((response.status, response.body, [name for name, _ in response.headers]))
         assert seen == [seen[0]] * len(seen)
@@ -184,35 +201,12 @@ async def test_a_missing_credential_is_asked_for(tmp_path: Path) -> None:
             assert told(await it.see(target, ("Authorization", "AWS4-HMAC-SHA256 x"))) == (400, "scope-unsuitable")
 
 
-async def test_a_synchronous_operation_has_a_status_too(tmp_path: Path) -> None:
-    """Its id is in what the service gets."""
-    async with desk(tmp_path) as it:
-        await it.send()
-        (identity,) = it.home.upstream.requests[0].values("Idempotency-Operation")
-        shown = await it.see(f"/_operations/{identity.decode()}")
-        assert (shown.status, shown.json()["state"], shown.json()["attempts"]) == (200, "completed", 1)
-        assert (await it.see(f"/_operations/{identity.decode()}/result")).body == b"done"
-
-
-async def test_without_a_route_that_accepts_the_path_is_the_services(tmp_path: Path) -> None:
-    """The gateway takes no path that it does not need."""
-    async with desk(tmp_path, routes=[PLAIN]) as it:
-        assert (await it.see(UNKNOWN)).status == 200
-        assert it.home.upstream.requests[0].target == UNKNOWN.encode()
-
-
-PLAIN = {
-    "name": "charge",
-    "match": {"path": "/charges"},
-    "key": {"header": "Idempotency-Key"},
-    "scope": "shared",
-    "outcome": {"preset": "standard"},
-}
-
-
-async def test_the_path_is_configured(tmp_path: Path) -> None:
-    """Where a service has such a path itself, the resource has another one."""
-    async with desk(tmp_path, operations={"path": "/v1/jobs"}) as it:
+async def test_the_path_is_the_gateways_where_it_needs_one(tmp_path: Path) -> None:
+    """Without a route that accepts it is the service's; where a service has such a path, the resource has another."""
+    async with house(sqlite_store(tmp_path), tmp_path) as home:
+        assert (await home.send(None, b"", target=UNKNOWN, method="GET")).status == 200
+        assert home.upstream.requests[0].target == UNKNOWN.encode()
+    async with desk(tmp_path / "other", operations={"path": "/v1/jobs"}) as it:
         url = (await it.accept()).header("Location") or ""
         assert url.startswith("/v1/jobs/")
         assert (await it.see(url)).status == 200
@@ -317,20 +311,17 @@ async def test_a_route_may_refuse_withdrawals(tmp_path: Path) -> None:
         assert (await it.see(url)).json()["state"] == "accepted"
 
 
-@pytest.mark.parametrize("fault", [lost(), dropped()], ids=["took effect", "did not"])
-async def test_a_lost_withdrawal_is_asked_for_again(tmp_path: Path, fault: Fault) -> None:
-    """The same command finds out."""
-    async with desk(tmp_path) as it:
-        url = (await it.accept()).header("Location") or ""
-        it.store.on("withdraw", fault)
-        response = await it.see(url, method="DELETE")
-        assert (response.status, response.json()["state"]) == (200, "released")
-        assert it.store.said.count("withdraw") == 2
-
-
-async def test_a_withdrawal_that_comes_too_late(tmp_path: Path) -> None:
-    """Between the look and the word somebody began to deliver it: that is said, and nothing is called off."""
-    async with desk(tmp_path) as it:
+async def test_a_withdrawal_is_asked_for_again_until_it_is_known(tmp_path: Path) -> None:
+    """The same command finds out whether a lost one took effect. Where somebody began to deliver between the look and
+    the word, that is said, and nothing is called off."""
+    for name, fault in (("took effect", lost()), ("did not", dropped())):
+        async with desk(tmp_path / name) as it:
+            url = (await it.accept()).header("Location") or ""
+            it.store.on("withdraw", fault)
+            response = await it.see(url, method="DELETE")
+            assert (response.status, response.json()["state"]) == (200, "released"), name
+            assert it.store.said.count("withdraw") == 2, name
+    async with desk(tmp_path / "late") as it:
         url = (await it.accept()).header("Location") or ""
         gate = it.store.stop_before("withdraw")
         late = asyncio.create_task(it.see(url, method="DELETE"))
@@ -344,26 +335,17 @@ async def test_a_withdrawal_that_comes_too_late(tmp_path: Path) -> None:
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "verdict"),
-    [
-        (refused(), "store-unavailable"),
-        (dropped(), "store-unavailable"),
-        (withheld(), "store-unavailable"),
-        (Fault(Amnesic("lost"), has_effect=False), "store-amnesia"),
-    ],
-    ids=["away", "lost", "withheld", "amnesic"],
-)
-async def test_what_cannot_be_read_is_not_absent(tmp_path: Path, fault: Fault, verdict: str) -> None:
+async def test_what_cannot_be_read_is_not_absent(tmp_path: Path) -> None:
     """503, because 404 would mean that it was never accepted."""
+    amnesic = Fault(Amnesic("lost"), has_effect=False)
     async with desk(tmp_path) as it:
         url = (await it.accept()).header("Location") or ""
-        it.store.break_("read", fault=fault)
-        for target in (url, f"{url}/result", UNKNOWN):
-            response = await it.see(target)
-            assert told(response) == (503, verdict)
-            assert response.header("Retry-After")
-        assert told(await it.see(url, method="DELETE")) == (503, verdict)
+        for fault in (refused(), dropped(), withheld(), amnesic):
+            it.store.break_("read", fault=fault)
+            for target, method in ((url, "GET"), (f"{url}/result", "GET"), (UNKNOWN, "GET"), (url, "DELETE")):
+                response = await it.see(target, method=method)
+                assert told(response) == (503, "store-amnesia" if fault is amnesic else "store-unavailable")
+                assert response.header("Retry-After")
 
 
 async def test_what_is_sent_again_by_itself(tmp_path: Path) -> None:

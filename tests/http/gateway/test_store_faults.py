@@ -18,6 +18,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove, Purge, State
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
+from tests.http.gateway.asking import until
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
@@ -75,11 +76,7 @@ async def test_what_nothing_durable_took_is_told_to_nobody(tmp_path: Path) -> No
         assert status_of(first) == (503, "in-doubt")
         assert first.json()["retryable"] is True
         store.mend()
-
-        async def replayed() -> bool:
-            return status_of(await home.send("k1")) == (200, "replayed")
-
-        await eventually(replayed)
+        await until((200, "replayed"), home.send, "k1")
         assert len(home.upstream.requests) == 1
 
 
@@ -151,11 +148,6 @@ async def test_what_is_in_the_store_is_no_longer_told_from_the_journal(tmp_path:
         assert status_of(await home.send("k1")) == (410, "key-expired")
 
 
-async def ready_parts(home: House) -> dict[str, Any]:
-    parts: dict[str, Any] = (await home.status("/readyz")).json()["parts"]
-    return parts
-
-
 async def test_readiness_follows_the_store(tmp_path: Path) -> None:
     """Once requests are stored again it says up, and while the store can only be read it says down."""
     verbs = ("claim", "take_turns", "note_running")
@@ -166,10 +158,10 @@ async def test_readiness_follows_the_store(tmp_path: Path) -> None:
         for _ in range(3):
             # Replays are read.
             assert (await home.send("k1")).status == 200
-            assert (await ready_parts(home))["durable"] == "down"
+            assert (await home.status("/readyz")).json()["parts"]["durable"] == "down"
             assert (await home.status("/readyz?require=store")).status == 503
         store.mend()
         # Nobody has asked the store for anything since.
-        assert (await ready_parts(home))["durable"] == "up"
+        assert (await home.status("/readyz")).json()["parts"]["durable"] == "up"
         assert (await home.status("/readyz?require=store")).status == 200
         assert status_of(await home.send("k2")) == (200, "stored")

@@ -14,11 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.journal import no_journal
-from gateway.admin.resolution import Changed, NothingHappened, Refusal, Refused
-from gateway.app.operating import operations_on
 from gateway.app.parts import Environment
-from gateway.core.operation import Audit, State
+from gateway.core.operation import State
+from tests.http.gateway.asking import until
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
@@ -100,20 +98,6 @@ async def test_a_404_frees_the_key_once_no_request_can_arrive(
         assert await is_believed(home, wait_seconds=20)
 
 
-async def test_an_operator_waits_until_no_request_can_arrive(clocks: Clocks) -> None:
-    """That nothing happened is refused for as long as a probe's 404 is, unless it is forced."""
-    async with asked_about(clocks) as home:
-        config, ruling, audit = home.gateway.config, NothingHappened(), Audit("ann", "asked them")
-        operations = operations_on(config, home.gateway._store, no_journal)
-        operation_id = UUID(charges(home)[0].values("Idempotency-Operation")[0].decode())
-        clocks.pass_time(RESPONSE_SECONDS + TCP_SECONDS - 1, home)
-        refusal = await operations.resolve(operation_id, ruling, audit, is_forced=False)
-        assert isinstance(refusal, Refused)
-        assert refusal.reason is Refusal.EARLY
-        clocks.pass_time(2, home)
-        assert isinstance(await operations.resolve(operation_id, ruling, audit, is_forced=False), Changed)
-
-
 async def test_a_404_frees_no_key_after_a_step_of_the_store_s_clock(clocks: Clocks) -> None:
     """A clock that was set ahead shows an end of the lease that has not come; the wait begins anew."""
     async with asked_about(clocks) as home:
@@ -144,42 +128,26 @@ async def test_a_slow_operation_keeps_its_claim(clocks: Clocks) -> None:
         assert status_of(await task) == (201, "stored")
 
 
-@asynccontextmanager
-async def left_by_its_owner(
-    clocks: Clocks, surround: Any = None, **store: str
-) -> AsyncIterator[tuple[House, asyncio.Event]]:
-    """A gateway on a store in which another one, that stands still, has begun an operation: "k1", with its lease over.
-
-    The event lets the upstream answer the other one.
-    """
+async def test_lapsed_claim_waits_for_its_owners_journal(clocks: Clocks) -> None:
+    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
     section = sqlite_store(clocks.directory)
+    settings: dict[str, Any] = {"route": RESENT, "store": {"journal_grace": "20s"}}
     async with (
-        house(section, clocks.directory / "owner", surround=clocks.frozen, route=RESENT, store=store) as owner,
-        neighbour(
-            section, clocks.directory, owner.upstream, surround=surround or clocks.surround, route=RESENT, store=store
-        ) as home,
+        house(section, clocks.directory / "owner", surround=clocks.frozen, **settings) as owner,
+        neighbour(section, clocks.directory, owner.upstream, surround=clocks.surround, **settings) as home,
     ):
         # For so long it knows that the store is there.
         assert status_of(await home.send("before")) == (200, "stored")
         task, hold = await owner.begin("k1", answer=Answer(201, body=b"first"))
-        clocks.pass_time(LEASE_SECONDS, home)
-        try:
-            yield home, hold
-        finally:
-            hold.set()
-            await task
-
-
-async def test_lapsed_claim_waits_for_its_owners_journal(clocks: Clocks) -> None:
-    """A claim whose owner went silent is not taken over before the owner had time to come back with its outcome."""
-    async with left_by_its_owner(clocks, journal_grace="20s") as (home, _):
+        clocks.pass_time(LEASE_SECONDS + 19, home)
         home.upstream.on("/charges", Answer(201, body=b"again"))
-        clocks.pass_time(19, home)
         assert status_of(await home.send("k1")) == (409, "in-doubt")
         assert len(charges(home)) == 2
         clocks.pass_time(2, home)
         assert status_of(await home.send("k1")) == (201, "stored")
         assert len(charges(home)) == 3
+        hold.set()
+        await task
 
 
 async def test_what_a_journal_of_this_host_knows_is_not_taken_over(clocks: Clocks) -> None:
@@ -219,18 +187,6 @@ async def test_what_a_journal_of_this_host_knows_is_not_taken_over(clocks: Clock
 
 NEW = {"id": "new", "key": "fedcba9876543210fedcba9876543210"}
 OLD = {"id": "old", "key": "0123456789abcdef0123456789abcdef"}
-
-
-async def test_records_of_a_retired_fingerprint_key(tmp_path: Path) -> None:
-    """After a rotation repeats are still compared with what was recorded under the key before."""
-    section = sqlite_store(tmp_path)
-    async with house(section, tmp_path, secrets={"fingerprint_key": OLD}) as home:
-        assert status_of(await home.send("k1")) == (200, "stored")
-        await home.gateway.stop()
-        async with neighbour(section, tmp_path, home.upstream, secrets={"fingerprint_key": [NEW, OLD]}) as later:
-            assert status_of(await later.send("k1")) == (200, "replayed")
-            assert status_of(await later.send("k1", b"other")) == (422, "key-reused")
-            assert status_of(await later.send("k2")) == (200, "stored")
 
 
 FINGERPRINT_KEY = {"secrets": {"fingerprint_key": OLD}}
@@ -323,9 +279,5 @@ async def test_a_stores_clock_runs_nothing_again(monkeypatch: pytest.MonkeyPatch
             assert status_of(await other.send("before")) == (200, "replayed")
             hold.set()
             assert status_of(await running) == (201, "stored")
-
-            async def replayed() -> bool:
-                return status_of(await other.send("running")) == (201, "replayed")
-
-            await eventually(replayed)
+            await until((201, "replayed"), other.send, "running")
         assert len(home.upstream.requests) == 3

@@ -35,43 +35,30 @@ KEYED = [JSON, ("Idempotency-Key", "k1"), ("X-Tenant", "t1")]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> dict[str, Any]:
-    """The embedded store."""
-    return sqlite_store(tmp_path)
-
-
-@pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Whom the callers and the gateway trust."""
     directory = tmp_path / "tls"
     directory.mkdir()
     return Authority(directory)
 
 
-async def test_both_sides(store: dict[str, Any], tmp_path: Path, authority: Authority) -> None:
-    """A charge over TLS to the gateway, and over TLS to the upstream, is recorded and replayed."""
+async def test_both_sides(sqlite: dict[str, Any], tmp_path: Path, authority: Authority) -> None:
+    """A charge over TLS to the gateway, and over TLS to the upstream, is recorded and replayed. An upstream whose
+    certificate is not trusted gets nothing, and that is known."""
     certificate = authority.issue("localhost", "127.0.0.1")
     listen = {"address": "127.0.0.1:0", "tls": {"cert": str(certificate.cert), "key": str(certificate.key)}}
     upstream_tls = {"tls": {"ca": str(authority.ca_file)}}
     async with (
         RecordingUpstream(tls=certificate.server_context()) as upstream,
-        neighbour(store, tmp_path, upstream, listen=listen, upstream=upstream_tls) as home,
+        neighbour(sqlite, tmp_path, upstream, listen=listen, upstream=upstream_tls) as home,
+        neighbour(sqlite, tmp_path / "distrustful", upstream) as other,
     ):
+        assert status_of(await other.send("k2")) == (502, "upstream-unreachable")
+        assert upstream.requests == []
         for verdict in ("stored", "replayed"):
             response = await http.request(home.port, "POST", "/charges", KEYED, BODY, tls=authority.client_context())
             assert status_of(response) == (200, verdict)
         assert len(upstream.requests) == 1
         assert upstream.requests[0].values("X-Forwarded-Proto") == [b"https"]
-
-
-async def test_upstream_with_a_strange_certificate(store: dict[str, Any], tmp_path: Path, authority: Authority) -> None:
-    """An upstream whose certificate is not trusted gets nothing, and that is known."""
-    certificate = authority.issue("localhost", "127.0.0.1")
-    async with RecordingUpstream(tls=certificate.server_context()) as upstream:
-        async with neighbour(store, tmp_path, upstream) as home:
-            response = await home.send("k1")
-            assert status_of(response) == (502, "upstream-unreachable")
-        assert upstream.requests == []
 
 
 UNUSABLE: dict[str, str] = {
@@ -82,13 +69,31 @@ UNUSABLE: dict[str, str] = {
     "encrypted": "localhost.key is encrypted; a key without a passphrase is needed",
     "cut-off": "localhost.pem with ",
 }
+CERTIFICATE, REVOCATIONS = "-----BEGIN CERTIFICATE-----\n", "-----BEGIN X509 CRL-----\n"
+
+
+@pytest.mark.parametrize("side", ["listen.tls", "https://127.0.0.1:9"])
+@pytest.mark.parametrize(
+    "content",
+    [None, "nothing\n", CERTIFICATE, CERTIFICATE + REVOCATIONS],
+    ids=["missing", "none", "cut", "revocations"],
+)
+async def test_unusable_authorities(tmp_path: Path, authority: Authority, content: str | None, side: str) -> None:
+    ca = tmp_path / "ca.pem"
+    if content is not None:
+        ca.write_text(content)
+    changes = {"listen": listen(authority, client_ca=str(ca))} if side == "listen.tls" else {}
+    text = config_text(
+        "https://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **changes or {"upstream": {"tls": {"ca": str(ca)}}}
+    )
+    reason = " holds a revocation list" if content and "CRL" in content and side == "listen.tls" else ""
+    with pytest.raises(StartError, match=re.escape(f"{side} cannot be used: {ca}{reason}")):
+        Gateway(parse(text))
 
 
 @pytest.mark.parametrize("fault", UNUSABLE)
 @pytest.mark.parametrize("side", ["listen", "upstream"])
-async def test_unusable_certificate(
-    store: dict[str, Any], tmp_path: Path, authority: Authority, side: str, fault: str
-) -> None:
+async def test_unusable_certificate(tmp_path: Path, authority: Authority, side: str, fault: str) -> None:
     """A certificate that cannot be used ends the start, on either side, and the text names the file and the fault."""
     certificate = authority.issue("localhost")
     match fault:
@@ -109,18 +114,7 @@ async def test_unusable_certificate(
     files = {"cert": str(certificate.cert), "key": str(certificate.key)}
     sides = {"listen": {"listen": {"address": "127.0.0.1:0", "tls": files}}, "upstream": {"upstream": {"tls": files}}}
     with pytest.raises(StartError, match=re.escape(UNUSABLE[fault])):
-        Gateway(parse(config_text("https://127.0.0.1:9", store, tmp_path, **sides[side])))
-
-
-@pytest.mark.parametrize("content", [None, "no certificate\n"], ids=["missing", "not-a-certificate"])
-async def test_unusable_authority(store: dict[str, Any], tmp_path: Path, content: str | None) -> None:
-    """Authorities that cannot be used end the start, and the text names their file."""
-    ca = tmp_path / "ca.pem"
-    if content is not None:
-        ca.write_text(content)
-    text = config_text("https://127.0.0.1:9", store, tmp_path, upstream={"tls": {"ca": str(ca)}})
-    with pytest.raises(StartError, match=re.escape(f"https://127.0.0.1:9 cannot be used: {ca}")):
-        Gateway(parse(text))
+        Gateway(parse(config_text("https://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **sides[side])))
 
 
 ORDERS = UniformResourceIdentifier("spiffe://shop.example/orders")
@@ -156,28 +150,21 @@ async def never_served(home: House, context: ssl.SSLContext) -> None:
         await send(home, context)
 
 
-async def test_a_caller_by_its_name(tmp_path: Path, authority: Authority) -> None:
-    """Renewed, it is the same caller; another name is another one, and nobody else's name is taken from a header."""
-    contexts = [
-        authority.client_context(authority.issue_to(*names))
-        for names in ((ORDERS,), (DNSName("a.shop.example"), ORDERS), (BILLING,))
-    ]
-    async with mutual(tmp_path, authority) as home:
-        assert [status_of(await send(home, context)) for context in contexts] == [
-            (200, "stored"),
-            (200, "replayed"),
-            (200, "stored"),
-        ]
-
-
-@pytest.mark.parametrize("part", ["subject", "san", "sha256"])
-async def test_parts(tmp_path: Path, authority: Authority, part: str) -> None:
-    """Two certificates of one name are one caller by subject and name, and two by their digests."""
-    contexts = [authority.client_context(authority.issue_to(ORDERS, common_name="orders")) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("part", "verdicts"),
+    [
+        ("subject", ["stored", "replayed", "replayed", "replayed"]),
+        ("san", ["stored", "replayed", "replayed", "stored"]),
+        ("sha256", ["stored", "stored", "stored", "stored"]),
+    ],
+)
+async def test_a_caller_by_its_name(tmp_path: Path, authority: Authority, part: str, verdicts: list[str]) -> None:
+    """Renewed, it is the same caller, but by its digest; another name is another one, and each keeps its own keys."""
+    names = ((ORDERS,), (ORDERS,), (DNSName("a.shop.example"), ORDERS), (BILLING,))
+    contexts = [authority.client_context(authority.issue_to(*each, common_name="orders")) for each in names]
     async with mutual(tmp_path, authority, part) as home:
-        assert status_of(await send(home, contexts[0])) == (200, "stored")
-        assert status_of(await send(home, contexts[0])) == (200, "replayed")
-        assert status_of(await send(home, contexts[1])) == (200, "stored" if part == "sha256" else "replayed")
+        for context, verdict in zip(contexts, verdicts, strict=True):
+            assert [status_of(await send(home, context))[1] for _ in range(2)] == [verdict, "replayed"]
 
 
 async def test_without_a_certificate(tmp_path: Path, authority: Authority) -> None:
@@ -237,21 +224,3 @@ async def test_through_a_proxy(tmp_path: Path, authority: Authority) -> None:
         response = await send(home, context)
         assert status_of(response) == (401, "scope-missing")
         assert "proxy" in response.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [None, "nothing\n", "-----BEGIN CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----\n-----BEGIN X509 CRL-----\n"],
-    ids=["missing", "none", "cut", "revocations"],
-)
-async def test_unusable_authorities(tmp_path: Path, authority: Authority, content: str | None) -> None:
-    """They end the start, which names the file."""
-    ca = tmp_path / "clients.pem"
-    if content is not None:
-        ca.write_text(content)
-    text = config_text(
-        "http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, listen=listen(authority, client_ca=str(ca))
-    )
-    reason = " holds a revocation list" if content and "CRL" in content else ""
-    with pytest.raises(StartError, match=f"listen.tls cannot be used: {ca}{reason}"):
-        Gateway(parse(text))

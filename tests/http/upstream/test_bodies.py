@@ -35,7 +35,6 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture
 def spooled() -> Iterator[BinaryIO]:
-    """A file without a name, as bodies are spooled to."""
     with tempfile.TemporaryFile() as file:
         yield file
 
@@ -78,7 +77,6 @@ async def test_a_file_that_is_shorter_than_declared_is_never_a_complete_request(
 
 
 def descriptors() -> int:
-    """How many are open in this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -183,21 +181,6 @@ async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece(
         assert len(server.requests) == 1
 
 
-async def nothing() -> AsyncIterator[bytes]:
-    """A source that is never asked."""
-    return
-    yield
-
-
-def head_of(
-    *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/", body: OutboundBody = b""
-) -> bytes:
-    """The bytes of a request that can be sent."""
-    wire = request_bytes(RequestHead(method, target, IndexedHeaders(fields)), body)
-    assert wire is not None
-    return wire[0]
-
-
 @pytest.mark.parametrize(
     ("method", "body", "framing"),
     [
@@ -207,8 +190,8 @@ def head_of(
         (b"DELETE", b"", b""),
         (b"DELETE", b"abc", b"Content-Length: 3\r\n"),
         (b"POST", FileBody(0, 7), b"Content-Length: 7\r\n"),
-        (b"POST", StreamBody(nothing(), 0), b"Content-Length: 0\r\n"),
-        (b"POST", StreamBody(nothing(), None), b"Transfer-Encoding: chunked\r\n"),
+        (b"POST", StreamBody(pieces(), 0), b"Content-Length: 0\r\n"),
+        (b"POST", StreamBody(pieces(), None), b"Transfer-Encoding: chunked\r\n"),
     ],
     ids=["bytes", "no-bytes", "get", "delete", "delete-with-body", "file", "stream-declared", "stream-chunked"],
 )
@@ -218,7 +201,9 @@ def test_framing_is_recomputed(method: bytes, body: OutboundBody, framing: bytes
         (b"content-LENGTH", b"99"), (b"Transfer-Encoding", b"gzip"), (b"Connection", b"close, Upgrade"),
         (b"Keep-Alive", b"timeout=1"), (b"Expect", b"100-continue"), (b"TE", b"trailers"), (b"Trailer", b"x"),
     )  # fmt: skip
-    assert head_of(*copied, method=method, body=body) == method + b" / HTTP/1.1\r\n" + framing + b"\r\n"
+    wire = request_bytes(RequestHead(method, b"/", IndexedHeaders(copied)), body)
+    assert wire is not None
+    assert wire[0] == method + b" / HTTP/1.1\r\n" + framing + b"\r\n"
 
 
 def odd(method: bytes = b"POST", target: bytes = b"/", *fields: tuple[bytes, bytes]) -> RequestHead:

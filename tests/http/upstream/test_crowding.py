@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import pytest
+
 from gateway.upstream import Lost, SentNothing, StreamBody, Unknown, UpstreamResponse
 from tests.http.upstream.wire import DONE, Server, answer, answering, not_sent, request, send, serving, upstream_to
 from tests.support.eventually import eventually
@@ -73,31 +75,22 @@ async def test_a_slow_upload_gives_its_connection_to_a_newcomer() -> None:
         await asyncio.wait((steady,))
 
 
-async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer() -> None:
-    """Whoever was to take it finds it cut short."""
-    async with (
-        serving(lasting(LONG_BYTES)) as server,
-        upstream_to(server.port, connections_max=1, connect_timeout_seconds=30, unread_seconds=0.0) as client,
-    ):
+@pytest.mark.parametrize("gives", [True, False], ids=["left-alone-for-long", "not-for-long"])
+async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer(gives: bool) -> None:
+    """Whoever was to take it finds it cut short; before it was left alone for long, the newcomer waits, and gives up in
+    time."""
+    connect_seconds, unread_seconds = (30.0, 0.0) if gives else (0.1, 60.0)
+    limits = {"connect_timeout_seconds": connect_seconds, "unread_seconds": unread_seconds}
+    async with serving(lasting(LONG_BYTES)) as server, upstream_to(server.port, connections_max=1, **limits) as client:
         unread = await answer(client, request(target=b"/long"))
         await eventually(lambda: is_unread(unread))
-        assert await (await answer(client)).body.read_all(4) == b"done"
-        while data := await unread.body.read():
-            if isinstance(data, Lost):
-                break
-        assert isinstance(data, Lost)
-
-
-async def test_an_answer_that_has_not_been_left_alone_for_long_keeps_its_connection() -> None:
-    """The newcomer waits, and gives up in time."""
-    async with (
-        serving(lasting(LONG_BYTES)) as server,
-        upstream_to(server.port, connections_max=1, connect_timeout_seconds=0.1, unread_seconds=60.0) as client,
-    ):
-        unread = await answer(client, request(target=b"/long"))
-        await eventually(lambda: is_unread(unread))
-        assert (await not_sent(client)).reason is SentNothing.POOL_TIMEOUT
-        assert len(await unread.body.read_all(LONG_BYTES)) == LONG_BYTES  # type: ignore[arg-type]
+        if gives:
+            assert await (await answer(client)).body.read_all(4) == b"done"
+        else:
+            assert (await not_sent(client)).reason is SentNothing.POOL_TIMEOUT
+        body = await unread.body.read_all(LONG_BYTES)
+        assert isinstance(body, Lost) is gives
+        assert gives or body == bytes(LONG_BYTES)
 
 
 async def test_answers_that_outlast_their_operations_give_way_to_each_other() -> None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.upstream import Lost, NotSent, Upstream, UpstreamResponse, UpstreamSettings
@@ -14,6 +15,7 @@ from tests.support.eventually import eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
+T = TypeVar("T")
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
 
 
@@ -105,20 +107,6 @@ def giving_up(given: bytes = b"", *, hold: asyncio.Event | None = None) -> Any:
     return handler
 
 
-async def not_sent(client: Upstream, *arguments: Any, **options: Any) -> NotSent:
-    """One exchange of which nothing may have left."""
-    result = await send(client, *arguments, **options)
-    assert isinstance(result, NotSent), result
-    return result
-
-
-async def lost(client: Upstream, *arguments: Any, **options: Any) -> Lost:
-    """One exchange that may have had an effect."""
-    result = await send(client, *arguments, **options)
-    assert isinstance(result, Lost), result
-    return result
-
-
 @contextlib.asynccontextmanager
 async def upstream_to(port: int, *, seen_to_last_seconds: float = 3600.0, **settings: Any) -> AsyncIterator[Upstream]:
     """A client that is closed at the end, and must have closed every connection that it opened.
@@ -136,24 +124,26 @@ async def upstream_to(port: int, *, seen_to_last_seconds: float = 3600.0, **sett
 
 
 def request(method: bytes = b"POST", target: bytes = b"/charge", *fields: tuple[bytes, bytes]) -> RequestHead:
-    """A request with a host and these fields."""
     return RequestHead(method, target, IndexedHeaders(((b"Host", b"service"), *fields)))
 
 
 async def send(
     client: Upstream, head: RequestHead | None = None, body: Any = b"{}", *, protected: bool = False, **options: Any
 ) -> UpstreamResponse | NotSent | Lost:
-    """One exchange that may always be sent."""
     return await client.exchange(head or request(), body, protected=protected, **({"may_send": lambda: True} | options))
 
 
-async def answer(client: Upstream, *arguments: Any, **options: Any) -> UpstreamResponse:
-    """One exchange that must be answered."""
+async def _ends_as(kind: type[T], client: Upstream, *arguments: Any, **options: Any) -> T:
     result = await send(client, *arguments, **options)
-    assert isinstance(result, UpstreamResponse), result
+    assert isinstance(result, kind), result
     return result
 
 
+# One exchange that must be answered, one of which nothing may have left, and one that may have had an effect.
+answer = partial(_ends_as, UpstreamResponse)
+not_sent = partial(_ends_as, NotSent)
+lost = partial(_ends_as, Lost)
+
+
 async def all_closed(client: Upstream) -> None:
-    """Returns when no connection of the client is left."""
     await eventually(lambda: client.stats.opened == client.stats.closed, what="all connections closed")

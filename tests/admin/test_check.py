@@ -118,57 +118,65 @@ def test_a_start_takes_no_placeholder(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "is not set" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("side", ["listen", "upstream"])
-@pytest.mark.parametrize("fault", ["missing", "other-key", "expired", "not-yet"])
+def tls_files(directory: Path, authority: Authority, fault: str) -> dict[str, str]:
+    """A certificate and its key, with this fault."""
+    now = dt.datetime.now(dt.UTC)
+    match fault:
+        case "expired":
+            return self_signed(directory, now - 9 * DAY, now - DAY)
+        case "not-yet":
+            return self_signed(directory, now + DAY, now + 9 * DAY)
+        case "other-key":
+            files = self_signed(directory, now - DAY, now + DAY)
+            shutil.copy(authority.issue("other").key, files["key"])
+            return files
+        case _:
+            return {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}
+
+
+# What is wrong with a pair of files, or with another file that a start opens: where, and what is said of it.
+TLS_FAULTS = {
+    "missing": "/nowhere/c.pem: No such file",
+    "other-key": "is the key of another certificate",
+    "expired": "cert.pem: certificate has expired",
+    "not-yet": "cert.pem: certificate is not yet valid",
+}
+ISSUER = {"issuer": "https://a.example", "audience": "b", "keys": "discover", "claims": ["sub"]}
+OTHER_FAULTS = {
+    "authority": ({"ca": "/nowhere/c"}, "routes[0].scope.jwt.ca: /nowhere/c: No such file"),
+    "no-keys": ({"keys": "DIR/none.json"}, "routes[0].scope.jwt.keys: DIR/none.json: No such file"),
+    "no-key-set": ({"keys": "DIR/page.json"}, "routes[0].scope.jwt.keys: DIR/page.json: it is neither JSON nor PEM"),
+    "empty": ({"keys": "DIR/empty.json"}, "routes[0].scope.jwt.keys: DIR/empty.json: it holds no key"),
+    "state": ({"state_dir": "DIR/page.json"}, "state_dir: DIR/page.json is not a directory"),
+    "below-a-file": ({"state_dir": "DIR/page.json/below"}, "state_dir: DIR/page.json is not a directory"),
+}
+
+
+@pytest.mark.parametrize(("side", "fault"), [(side, each) for side in ("listen", "upstream") for each in TLS_FAULTS])
 def test_tls_files_are_opened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], authority: Authority, fault: str, side: str
 ) -> None:
     """What would fail a start or every handshake is said, with the file; --without-files opens none."""
-    now = dt.datetime.now(dt.UTC)
-    match fault:
-        case "expired":
-            files, said = self_signed(tmp_path, now - 9 * DAY, now - DAY), "cert.pem: certificate has expired"
-        case "not-yet":
-            files, said = self_signed(tmp_path, now + DAY, now + 9 * DAY), "cert.pem: certificate is not yet valid"
-        case "other-key":
-            files, said = self_signed(tmp_path, now - DAY, now + DAY), "is the key of another certificate"
-            shutil.copy(authority.issue("other").key, files["key"])
-        case _:
-            files, said = {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}, "/nowhere/c.pem: No such file"
-    changes = {"listen": {"listen": {"address": "127.0.0.1:0", "tls": files}}, "upstream": {"upstream": {"tls": files}}}
-    file = written(tmp_path, **changes[side])
+    section = {"tls": tls_files(tmp_path, authority, fault)} | ({"address": "127.0.0.1:0"} if side == "listen" else {})
+    file = written(tmp_path, **{side: section})
     assert check(file) == 2
     error = capsys.readouterr().err
     assert f"{side}.tls: " in error
-    assert said in error
+    assert TLS_FAULTS[fault] in error
     assert check(file, "--without-files") == 0
 
 
-def test_the_authority_of_an_issuer_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a start would."""
-    issuer = {"issuer": "https://a.example", "audience": "b", "keys": "discover", "claims": ["sub"], "ca": "/nowhere/c"}
-    file = written(tmp_path, route={"scope": {"jwt": [issuer]}})
+@pytest.mark.parametrize("fault", OTHER_FAULTS)
+def test_other_files_are_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str) -> None:
+    """As a start would: what none would take is named."""
+    (tmp_path / "page.json").write_text("<html>")
+    (tmp_path / "empty.json").write_text('{"keys": []}')
+    wrong, said = OTHER_FAULTS[fault]
+    given = {name: value.replace("DIR", str(tmp_path)) for name, value in wrong.items()}
+    changes = given if "state_dir" in given else {"route": {"scope": {"jwt": ISSUER | given}}}
+    file = written(tmp_path, **changes)
     assert check(file) == 2
-    assert "routes[0].scope.jwt.ca: /nowhere/c: No such file" in capsys.readouterr().err
-    assert check(file, "--without-files") == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(None, "No such file"), ("<html>", "it is neither JSON nor PEM"), ('{"keys": []}', "it holds no key")],
-    ids=["missing", "no-key-set", "empty"],
-)
-def test_the_keys_of_an_issuer_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
-) -> None:
-    """A file with keys that no start would take is named."""
-    keys = tmp_path / "keys.json"
-    if content is not None:
-        keys.write_text(content)
-    issuer = {"issuer": "a", "audience": "b", "keys": str(keys), "claims": ["sub"]}
-    file = written(tmp_path, route={"scope": {"jwt": issuer}})
-    assert check(file) == 2
-    assert f"routes[0].scope.jwt.keys: {keys}: {said}" in capsys.readouterr().err
+    assert said.replace("DIR", str(tmp_path)) in capsys.readouterr().err
     assert check(file, "--without-files") == 0
 
 
@@ -218,17 +226,6 @@ def test_what_differs_from_what_is_in_force(tmp_path: Path, capsys: pytest.Captu
         "routes[charge].upstream.url: http://127.0.0.1:9 -> http://127.0.0.1:10",
         "workers: 1 -> 4",
     ]
-
-
-@pytest.mark.parametrize("place", ["state", "state/below"])
-def test_a_state_dir_that_cannot_be_used_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    (tmp_path / "state").write_text("a file")
-    file = written(tmp_path, state_dir=str(tmp_path / place))
-    assert check(file) == 2
-    assert f"state_dir: {tmp_path}/state is not a directory" in capsys.readouterr().err
-    assert check(file, "--without-files") == 0
 
 
 async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,19 +29,9 @@ TOKEN = "0123456789abcdef-operator"
 VIEWER = "0123456789abcdef-viewer"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 PAGES = [
-    "operations",
-    "find",
-    "dead-letters",
-    "sinks",
-    "pauses",
-    "journal",
-    "memory",
-    "audit",
-    "routes",
-    "observe",
-    "explain",
-    "configuration",
-]
+    "operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "observe",
+    "explain", "configuration",
+]  # fmt: skip
 RESPONSE = 'HTTP/1.1 201 Created\nContent-Type: application/json\n\n{"id":1}'
 
 

@@ -21,7 +21,7 @@ import yaml
 from gateway import options
 from gateway.cli import main
 from gateway.store.postgres import store as postgres
-from tests.admin.shell import CREATED, CUT, ROOT, Shell, doubt, lone_shell, shell_for
+from tests.admin.shell import CREATED, CUT, ROOT, Shell, doubt, lone_shell, shell_for, shelled
 from tests.admin.test_api import Admin, served
 from tests.config.support import rows
 from tests.observe.scrape import Scrape
@@ -39,8 +39,7 @@ NO_SUCH = "00000000-0000-8000-8000-000000000000"
 
 async def test_completed(store: Store, tmp_path: Path) -> None:
     """An operation in doubt is listed, looked at and resolved; the client's retry gets the operator's response."""
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with shelled(store, tmp_path) as (running, shell):
         operation_id = await doubt(running)
         assert status_of(await running.send()) == (409, "in-doubt")
 
@@ -82,8 +81,7 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
 
 async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
     """Before the settle time is over it takes force; then the client's retry runs."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         operation_id = await doubt(running)
         early = await shell("resolve", operation_id, "--never-happened", "--why", "asked them", "--by", "alice")
         assert (early.code, early.out) == (1, "")
@@ -139,8 +137,7 @@ async def test_late_answer_is_fenced(sqlite: Store, tmp_path: Path) -> None:
 async def test_waiters_are_woken(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     """Who waits in a gateway hears through Redis what a command in another process did; without it they poll."""
     store = {"durable": postgres_url, "fast": redis_url}
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with shelled(store, tmp_path) as (running, shell):
         operation_id = await doubt(running)
         async with running.gateway._store.watch(UUID(operation_id)) as watch:
             done = await shell("resolve", operation_id, "--never-happened", "--why", "x", "--force")
@@ -169,8 +166,7 @@ async def test_by_request(sqlite: Store, tmp_path: Path) -> None:
 
 async def test_lists(sqlite: Store, tmp_path: Path) -> None:
     """Lists are by state, route and age, in the order of ids, as long as asked for."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         doubtful = sorted([await doubt(running, f"d{number}") for number in range(3)])
         for number in range(2):
             assert (await running.send(f"c{number}")).status == 201
@@ -198,8 +194,7 @@ async def test_lists(sqlite: Store, tmp_path: Path) -> None:
 
 async def test_list_is_streamed_into_a_closed_pipe(sqlite: Store, tmp_path: Path) -> None:
     """Whoever reads only the first line ends the command quietly."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         await asyncio.gather(*[running.send(f"c{number}") for number in range(20)])
         program = f"{sys.executable} -m gateway inspect --list --state all --config {shell.config}"
         process = await asyncio.create_subprocess_shell(
@@ -281,8 +276,7 @@ async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_pat
 async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tmp_path: Path) -> None:
     """A purge of which Redis could not be told is done, says what is owed, and can be given again."""
     store = {"durable": postgres_url, "fast": own_redis.url}
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with shelled(store, tmp_path) as (running, shell):
         assert (await running.send()).status == 200
         (about,) = (await shell("inspect", "--list", "--state", "all", "--format", "jsonl")).rows()
         own_redis.kill()

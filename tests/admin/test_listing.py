@@ -17,8 +17,8 @@ from gateway.admin.resolution import Happened, Malformed, NothingHappened
 from gateway.core.message import StoredResponse
 from gateway.core.operation import State
 from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, Desk
-from tests.admin.shell import CREATED, doubt, lone_shell, shell_for
-from tests.support.house import house, status_of
+from tests.admin.shell import CREATED, doubt, lone_shell, shelled
+from tests.support.house import status_of
 from tests.support.upstream import Answer
 
 Store = dict[str, Any]
@@ -91,8 +91,7 @@ async def test_a_list_that_is_given_again_after_the_key_ran() -> None:
 
 async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:
     """A dry run changes nothing; then each is resolved and audited, what cannot be is listed, and the rest is done."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         doubts = [await doubt(running, f"k{number}") for number in range(3)]
         response = shell.file("response.http", CREATED)
         unknown = ID

@@ -19,9 +19,8 @@ from gateway.core.identity.key import HeaderScope, Scope, identity_of
 from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Record, RequestInfo, State
 from gateway.store.operations import SinkBacklog, Tally
-from tests.admin.shell import doubt, shell_for
+from tests.admin.shell import doubt, shelled
 from tests.admin.test_pages import HOSTILE, Page, Port, port
-from tests.support.house import house
 
 __all__ = ["port"]
 
@@ -484,9 +483,8 @@ async def test_a_wrong_body(port: Port, body: object) -> None:
 
 async def test_on_the_command_line(sqlite: dict[str, Any], tmp_path: Path) -> None:
     """`inspect` takes it as an argument or, which keeps it out of the shell's history, from standard input."""
-    async with house(sqlite, tmp_path) as running:
+    async with shelled(sqlite, tmp_path) as (running, shell):
         operation_id = await doubt(running)
-        shell = shell_for(running, sqlite, tmp_path)
         problem = (await running.send()).body
         for shown in (
             await shell("inspect", problem.decode()),

@@ -67,17 +67,26 @@ class Desk:
         """A record in this state; `in_doubt` because its holder said so."""
         await self.store.start()
         record = self.say(self.claim(key or f"key-{next(self._numbers)}", route))
-        ids = record.identity.operation_id, record.token, record.attempt_id
         match state:
             case State.IN_DOUBT:
-                return self.say(Abandon(*ids, "timeout"))
-            case State.COMPLETED | State.TOMBSTONE:
-                done = self.say(Complete(*ids, RESPONSE, TREATMENT.replay_us, TREATMENT.remember_us))
-                return self.say(Purge(ids[0])) if state is State.TOMBSTONE else done
+                return self.abandon(record)
+            case State.COMPLETED:
+                return self.complete(record)
+            case State.TOMBSTONE:
+                return self.say(Purge(self.complete(record).identity.operation_id))
             case State.RELEASED:
-                return self.say(Release(*ids, TREATMENT.remember_us))
+                return self.release(record)
             case _:
                 return record
+
+    def abandon(self, record: Record, doubt: str = "timeout") -> Record:
+        return self.say(Abandon(*ids(record), doubt))
+
+    def complete(self, record: Record) -> Record:
+        return self.say(Complete(*ids(record), RESPONSE, TREATMENT.replay_us, TREATMENT.remember_us))
+
+    def release(self, record: Record, why: str = "") -> Record:
+        return self.say(Release(*ids(record), TREATMENT.remember_us, why))
 
     async def kept(self, state: State, *, key: str | None = None, reason: str = "unauthorized") -> Record:
         """A record that keeps its request: accepted, and then claimed, in doubt or a dead letter."""
@@ -99,10 +108,9 @@ class Desk:
         record = self.say(Dispatch(operation_id, record.token, uuid4(), "host:1:a", microseconds(LEASE_SECONDS)))
         match state:
             case State.IN_DOUBT:
-                return self.say(Abandon(operation_id, record.token, record.attempt_id, "timeout"))
+                return self.abandon(record)
             case State.DEAD_LETTER:
-                answered = "answered_401"
-                return self.say(Bury(operation_id, record.token, record.attempt_id, reason, answered, is_answered=True))
+                return self.say(Bury(*ids(record), reason, "answered_401", is_answered=True))
             case _:
                 return record
 
@@ -128,6 +136,12 @@ class Desk:
         record = self.record(operation_id)
         assert record is not None
         return record
+
+
+def ids(record: Record) -> tuple[UUID, int, UUID]:
+    """What a command about an attempt names."""
+    assert record.attempt_id is not None
+    return record.identity.operation_id, record.token, record.attempt_id
 
 
 def changed(outcome: Changed | Refused) -> Changed:

@@ -11,12 +11,14 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gateway.cli import main
-from tests.support.house import House, config_text
+from tests.support.house import House, config_text, house, sqlite_store
 from tests.support.upstream import Answer, Ending
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +97,18 @@ def _said_here(words: list[str], stdin: bytes) -> Said:
 def shell_for(running: House, store: dict[str, Any], directory: Path, /, **changes: Any) -> Shell:
     """A shell beside a house, on the same configuration but for the ports."""
     return Shell(directory, config_text(running.upstream.url, store, directory, **changes))
+
+
+@asynccontextmanager
+async def shelled(store: dict[str, Any], directory: Path, /, **changes: Any) -> AsyncIterator[tuple[House, Shell]]:
+    """A house, and a shell beside it."""
+    async with house(store, directory, **changes) as running:
+        yield running, shell_for(running, store, directory, **changes)
+
+
+def lone_shell(directory: Path, store: dict[str, Any] | None = None) -> Shell:
+    """A shell on a host where no gateway runs; without a store section, on SQLite."""
+    return Shell(directory, config_text("http://127.0.0.1:1", store or sqlite_store(directory), directory))
 
 
 async def doubt(running: House, key: str = "k1") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import shutil
 import subprocess
@@ -12,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.app.worker import Generations
-from gateway.cli import main
 from gateway.config import load
+from tests.admin.shell import Shell, lone_shell
 from tests.store.postgres_sessions import roles, url_as
-from tests.support.house import config_text
+from tests.support.house import ROUTE, config_text
 from tests.support.postgres import PostgresServer
 from tests.support.tls import Authority
 
@@ -34,16 +32,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("check-tls"))
 
 
-def written(tmp_path: Path, **changes: Any) -> Path:
-    """A valid configuration with these changes."""
-    file = tmp_path / "gateway.yaml"
+def written(tmp_path: Path, **changes: Any) -> Shell:
+    """A shell with a valid configuration with these changes."""
     store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-    file.write_text(config_text("https://127.0.0.1:9", store, tmp_path, **changes))
-    return file
-
-
-def check(file: Path, *options: str) -> int:
-    return main(["check", "--config", str(file), *options])
+    return Shell(tmp_path, config_text("https://127.0.0.1:9", store, tmp_path, **changes))
 
 
 def self_signed(directory: Path, begins: dt.datetime, ends: dt.datetime) -> dict[str, str]:
@@ -58,25 +50,20 @@ def self_signed(directory: Path, begins: dt.datetime, ends: dt.datetime) -> dict
 
 
 @pytest.mark.parametrize("path", ["/:id", "/charges"], ids=["colon", "unreachable"])
-def test_what_is_noted_fails_a_strict_check(tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str) -> None:
+async def test_what_is_noted_fails_a_strict_check(tmp_path: Path, path: str) -> None:
     """A route that protects nothing of what was meant is a note, and with --strict a failure."""
-    routes = yaml.safe_load(written(tmp_path).read_text())["routes"]
-    file = written(tmp_path, routes=[*routes, {**routes[0], "name": "again", "match": {"path": path}}])
-    assert check(file) == 0
-    said = capsys.readouterr()
-    assert ("note: routes[1].match" in said.out, said.err) == (True, "")
-    assert check(file, "--strict") == 2
-    said = capsys.readouterr()
-    assert "note: routes[1].match" in said.out
-    assert "--strict" in said.err
+    again = {**ROUTE, "name": "again", "match": {"path": path}}
+    shell = written(tmp_path, routes=[ROUTE, again])
+    for options, code in (((), 0), (("--strict",), 2)):
+        said = await shell("check", *options)
+        assert (said.code, "note: routes[1].match" in said.out) == (code, True)
+        assert ("--strict" in said.err) is (said.err != "") is bool(options)
 
 
-def test_a_file_without_notes_passes_a_strict_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_file_without_notes_passes_a_strict_check(tmp_path: Path) -> None:
     """And it is said how paths are compared."""
-    routes = yaml.safe_load(written(tmp_path).read_text())["routes"]
-    file = written(tmp_path, routes=[{**routes[0], "scope": {"api_key": "X-Api-Key"}}])
-    assert check(file, "--strict") == 0
-    assert "in other spellings are refused" in capsys.readouterr().out
+    said = await written(tmp_path, route={"scope": {"api_key": "X-Api-Key"}})("check", "--strict")
+    assert (said.code, "in other spellings are refused" in said.out) == (0, True)
 
 
 SECRETS = {
@@ -88,204 +75,170 @@ SECRETS = {
 }
 
 
-def test_a_check_needs_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --without-secrets placeholders stand for what is not there, and it is said for what."""
-    file = written(tmp_path, **SECRETS)
-    assert check(file) == 2
-    assert "the environment variable DATABASE_URL is not set" in capsys.readouterr().err
-    assert check(file, "--without-secrets") == 0
-    said = capsys.readouterr()
-    names = "UPSTREAM, DATABASE_URL, REDIS_PASSWORD, ADMIN_TOKEN, file:/run/secrets/no-such-file, CERT, KEY"
+async def test_a_check_needs_no_secret(tmp_path: Path) -> None:
+    """With --without-secrets placeholders stand for what is not there, and it is said for what. A start takes none."""
+    shell = written(tmp_path, **SECRETS)
+    for command in ("check", "migrate"):
+        said = await shell(command)
+        assert (said.code, "the environment variable DATABASE_URL is not set" in said.err) == (2, True)
+    said = await shell("check", "--without-secrets")
+    assert (said.code, said.err) == (0, "")
     (line,) = [line for line in said.out.splitlines() if line.startswith("not checked")]
+    names = "UPSTREAM, DATABASE_URL, REDIS_PASSWORD, ADMIN_TOKEN, file:/run/secrets/no-such-file, CERT, KEY"
     assert set(line.partition(": ")[2].split(", ")) == set(names.split(", "))
-    assert said.err == ""
 
 
-def test_without_secrets_what_is_there_is_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_secrets_what_is_there_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that is set is used, and every mistake that is none of a missing secret is found."""
     monkeypatch.setenv("ADMIN_TOKEN", "short")
-    file = written(tmp_path, **SECRETS, log={"level": "loud"})
-    assert check(file, "--without-secrets") == 2
-    mistakes = capsys.readouterr().err.splitlines()
-    assert {line.split(": ")[1] for line in mistakes} == {"log.level", "admin.token"}
+    said = await written(tmp_path, **SECRETS, log={"level": "loud"})("check", "--without-secrets")
+    assert said.code == 2
+    assert {line.split(": ")[1] for line in said.err.splitlines()} == {"log.level", "admin.token"}
 
 
-def test_a_start_takes_no_placeholder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only `check` does without secrets."""
-    assert main(["migrate", "--config", str(written(tmp_path, **SECRETS))]) == 2
-    assert "is not set" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("side", ["listen", "upstream"])
-@pytest.mark.parametrize("fault", ["missing", "other-key", "expired", "not-yet"])
-def test_tls_files_are_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], authority: Authority, fault: str, side: str
-) -> None:
-    """What would fail a start or every handshake is said, with the file; --without-files opens none."""
+def tls_files(directory: Path, authority: Authority, fault: str) -> dict[str, str]:
+    """A certificate and its key, with this fault."""
     now = dt.datetime.now(dt.UTC)
     match fault:
         case "expired":
-            files, said = self_signed(tmp_path, now - 9 * DAY, now - DAY), "cert.pem: certificate has expired"
+            return self_signed(directory, now - 9 * DAY, now - DAY)
         case "not-yet":
-            files, said = self_signed(tmp_path, now + DAY, now + 9 * DAY), "cert.pem: certificate is not yet valid"
+            return self_signed(directory, now + DAY, now + 9 * DAY)
         case "other-key":
-            files, said = self_signed(tmp_path, now - DAY, now + DAY), "is the key of another certificate"
+            files = self_signed(directory, now - DAY, now + DAY)
             shutil.copy(authority.issue("other").key, files["key"])
+            return files
         case _:
-            files, said = {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}, "/nowhere/c.pem: No such file"
-    changes = {"listen": {"listen": {"address": "127.0.0.1:0", "tls": files}}, "upstream": {"upstream": {"tls": files}}}
-    file = written(tmp_path, **changes[side])
-    assert check(file) == 2
-    error = capsys.readouterr().err
-    assert f"{side}.tls: " in error
-    assert said in error
-    assert check(file, "--without-files") == 0
+            return {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}
 
 
-def test_the_authority_of_an_issuer_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a start would."""
-    issuer = {"issuer": "https://a.example", "audience": "b", "keys": "discover", "claims": ["sub"], "ca": "/nowhere/c"}
-    file = written(tmp_path, route={"scope": {"jwt": [issuer]}})
-    assert check(file) == 2
-    assert "routes[0].scope.jwt.ca: /nowhere/c: No such file" in capsys.readouterr().err
-    assert check(file, "--without-files") == 0
+# What is wrong with a pair of files, or with another file that a start opens: where, and what is said of it.
+TLS_FAULTS = {
+    "missing": "/nowhere/c.pem: No such file",
+    "other-key": "is the key of another certificate",
+    "expired": "cert.pem: certificate has expired",
+    "not-yet": "cert.pem: certificate is not yet valid",
+}
+ISSUER = {"issuer": "https://a.example", "audience": "b", "keys": "discover", "claims": ["sub"]}
+OTHER_FAULTS = {
+    "authority": ({"ca": "/nowhere/c"}, "routes[0].scope.jwt.ca: /nowhere/c: No such file"),
+    "no-keys": ({"keys": "DIR/none.json"}, "routes[0].scope.jwt.keys: DIR/none.json: No such file"),
+    "no-key-set": ({"keys": "DIR/page.json"}, "routes[0].scope.jwt.keys: DIR/page.json: it is neither JSON nor PEM"),
+    "empty": ({"keys": "DIR/empty.json"}, "routes[0].scope.jwt.keys: DIR/empty.json: it holds no key"),
+    "state": ({"state_dir": "DIR/page.json"}, "state_dir: DIR/page.json is not a directory"),
+    "below-a-file": ({"state_dir": "DIR/page.json/below"}, "state_dir: DIR/page.json is not a directory"),
+}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(None, "No such file"), ("<html>", "it is neither JSON nor PEM"), ('{"keys": []}', "it holds no key")],
-    ids=["missing", "no-key-set", "empty"],
-)
-def test_the_keys_of_an_issuer_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
-) -> None:
-    """A file with keys that no start would take is named."""
-    keys = tmp_path / "keys.json"
-    if content is not None:
-        keys.write_text(content)
-    issuer = {"issuer": "a", "audience": "b", "keys": str(keys), "claims": ["sub"]}
-    file = written(tmp_path, route={"scope": {"jwt": issuer}})
-    assert check(file) == 2
-    assert f"routes[0].scope.jwt.keys: {keys}: {said}" in capsys.readouterr().err
-    assert check(file, "--without-files") == 0
+@pytest.mark.parametrize(("side", "fault"), [(side, each) for side in ("listen", "upstream") for each in TLS_FAULTS])
+async def test_tls_files_are_opened(tmp_path: Path, authority: Authority, fault: str, side: str) -> None:
+    """What would fail a start or every handshake is said, with the file; --without-files opens none."""
+    section = {"tls": tls_files(tmp_path, authority, fault)} | ({"address": "127.0.0.1:0"} if side == "listen" else {})
+    shell = written(tmp_path, **{side: section})
+    said = await shell("check")
+    assert said.code == 2
+    assert f"{side}.tls: " in said.err
+    assert TLS_FAULTS[fault] in said.err
+    assert (await shell("check", "--without-files")).code == 0
 
 
-def test_good_tls_files_pass(tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("fault", OTHER_FAULTS)
+async def test_other_files_are_opened(tmp_path: Path, fault: str) -> None:
+    """As a start would: what none would take is named."""
+    (tmp_path / "page.json").write_text("<html>")
+    (tmp_path / "empty.json").write_text('{"keys": []}')
+    wrong, text = OTHER_FAULTS[fault]
+    given = {name: value.replace("DIR", str(tmp_path)) for name, value in wrong.items()}
+    changes = given if "state_dir" in given else {"route": {"scope": {"jwt": ISSUER | given}}}
+    shell = written(tmp_path, **changes)
+    said = await shell("check")
+    assert (said.code, text.replace("DIR", str(tmp_path)) in said.err) == (2, True)
+    assert (await shell("check", "--without-files")).code == 0
+
+
+async def test_good_tls_files_pass(tmp_path: Path, authority: Authority) -> None:
     """A chain of an authority, its key, and the authority itself."""
     issued = authority.issue("localhost")
     files = {"cert": str(issued.cert), "key": str(issued.key)}
     upstream = {"tls": {**files, "ca": str(authority.ca_file)}}
-    assert check(written(tmp_path, listen={"address": "127.0.0.1:0", "tls": files}, upstream=upstream)) == 0
-    assert capsys.readouterr().err == ""
+    said = await written(tmp_path, listen={"address": "127.0.0.1:0", "tls": files}, upstream=upstream)("check")
+    assert (said.code, said.err) == (0, "")
 
 
-def test_what_is_effective_is_a_file_that_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_is_effective_is_a_file_that_passes(tmp_path: Path) -> None:
     """Without secrets, and with nothing else on standard output."""
-    file = written(tmp_path, admin={"token": "a-token-of-this-test"})
-    assert check(file, "--effective") == 0
-    said = capsys.readouterr()
+    said = await written(tmp_path, admin={"token": "a-token-of-this-test"})("check", "--effective")
+    assert said.code == 0
     assert "a-token-of-this-test" not in said.out + said.err
-    again = tmp_path / "again.yaml"
-    again.write_text(said.out)
-    assert check(again, "--effective") == 0
-    assert capsys.readouterr().out == said.out
+    again = await Shell(tmp_path, said.out)("check", "--effective")
+    assert (again.code, again.out) == (0, said.out)
 
 
-def test_what_differs_from_what_is_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_differs_from_what_is_in_force(tmp_path: Path) -> None:
     """Nothing at first; then what was changed, and with whom nobody serves."""
-
-    async def differences(*, edited: bool) -> list[str]:
-        gateway = Generations(load(file, {}), read=lambda: load(file, {}))
-        await gateway.start()
-        try:
-            if edited:
-                file.write_text(file.read_text().replace("127.0.0.1:9", "127.0.0.1:10") + "workers: 4\n")
-            assert await asyncio.to_thread(check, file, "--diff") == 0
-        finally:
-            await gateway.stop()
-        said = capsys.readouterr()
-        assert ("no differences" in said.err) is not edited
-        return said.out.splitlines()
-
-    file = written(tmp_path, shutdown={"delay": "0s"}, upstream={"url": "http://127.0.0.1:9"})
-    assert check(file, "--diff") == 1
-    assert "no gateway could be reached" in capsys.readouterr().err
-    assert asyncio.run(differences(edited=False)) == []
-    assert asyncio.run(differences(edited=True)) == [
+    shell = written(tmp_path, shutdown={"delay": "0s"}, upstream={"url": "http://127.0.0.1:9"})
+    file = shell.config
+    alone = await shell("check", "--diff")
+    assert (alone.code, "no gateway could be reached" in alone.err) == (1, True)
+    gateway = Generations(load(file, {}), read=lambda: load(file, {}))
+    await gateway.start()
+    try:
+        same = await shell("check", "--diff")
+        file.write_text(file.read_text().replace("127.0.0.1:9", "127.0.0.1:10") + "workers: 4\n")
+        edited = await shell("check", "--diff")
+    finally:
+        await gateway.stop()
+    assert (same.code, same.out, "no differences" in same.err) == (0, "", True)
+    assert (edited.code, "no differences" in edited.err) == (0, False)
+    assert edited.out.splitlines() == [
         "upstream.url: http://127.0.0.1:9 -> http://127.0.0.1:10",
         "routes[charge].upstream.url: http://127.0.0.1:9 -> http://127.0.0.1:10",
         "workers: 1 -> 4",
     ]
 
 
-@pytest.mark.parametrize("place", ["state", "state/below"])
-def test_a_state_dir_that_cannot_be_used_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    (tmp_path / "state").write_text("a file")
-    file = written(tmp_path, state_dir=str(tmp_path / place))
-    assert check(file) == 2
-    assert f"state_dir: {tmp_path}/state is not a directory" in capsys.readouterr().err
-    assert check(file, "--without-files") == 0
-
-
-async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path) -> None:
     """In words, and that there was nothing to do the second time."""
-    file = tmp_path / "gateway.yaml"
-    file.write_text(config_text("http://127.0.0.1:9", {"durable": postgres_url}, tmp_path))
-    said = []
-    for _ in range(2):
-        assert await asyncio.to_thread(main, ["migrate", "--config", str(file)]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0].startswith("Brought the schema up to version 1 (operations).")
-    assert said[1] == "The schema is up to date; nothing was changed.\n"
+    shell = lone_shell(tmp_path, {"durable": postgres_url})
+    first, second = await shell("migrate"), await shell("migrate")
+    assert (first.code, second.code) == (0, 0)
+    assert first.out.startswith("Brought the schema up to version 1 (operations).")
+    assert second.out == "The schema is up to date; nothing was changed.\n"
 
 
-async def test_migrate_grants_what_check_misses(
-    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_migrate_grants_what_check_misses(postgres_url: str, tmp_path: Path) -> None:
     """The owner's URL migrates and grants; whoever runs the gateway is told before what it lacks, and then serves."""
     async with roles(postgres_url) as (admin, owner, runner):
         await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
-        files = {}
+        shells = []
         for role in (owner, runner):
-            files[role] = tmp_path / f"{role}.yaml"
-            store = {"durable": url_as(role, postgres_url)}
-            files[role].write_text(config_text("http://127.0.0.1:9", store, tmp_path))
-
-        async def run(role: str, *words: str) -> int:
-            return await asyncio.to_thread(main, [*words, "--config", str(files[role])])
-
-        assert await run(owner, "migrate", "--grant", runner) == 0
-        assert f"The role {runner} has the rights that a gateway needs." in capsys.readouterr().out
+            (tmp_path / role).mkdir()
+            shells.append(lone_shell(tmp_path / role, {"durable": url_as(role, postgres_url)}))
+        by_owner, by_runner = shells
+        granted = await by_owner("migrate", "--grant", runner)
+        assert (granted.code, f"The role {runner} has the rights that a gateway needs." in granted.out) == (0, True)
         await admin.execute(f"REVOKE DELETE ON idempotency_gateway.audit FROM {runner}")
-        assert await run(runner, "check", "--store") == 1
+        lacking = await by_runner("check", "--store")
+        assert lacking.code == 1
         told = f"{runner} lacks rights in the schema idempotency_gateway (DELETE on audit): run"
-        assert told in capsys.readouterr().err
-        assert await run(owner, "migrate", "--grant", runner) == 0
-        capsys.readouterr()
-        assert await run(runner, "check", "--store") == 0
-        said = capsys.readouterr().out
-        assert "the store's server: pg_control_system(): ok\n" in said
-        assert "the store's server: synchronous standby: none, " in said
+        assert told in lacking.err
+        assert (await by_owner("migrate", "--grant", runner)).code == 0
+        said = await by_runner("check", "--store")
+        assert said.code == 0
+        assert "the store's server: pg_control_system(): ok\n" in said.out
+        assert "the store's server: synchronous standby: none, " in said.out
 
 
-async def test_a_store_that_takes_no_change(
-    tmp_path: Path, own_postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_store_that_takes_no_change(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """A check of the store does not say that all is well where it can only be read."""
-    file = written(tmp_path, store={"durable": own_postgres.url})
-    assert await asyncio.to_thread(main, ["migrate", "--config", str(file)]) == 0
-    assert await asyncio.to_thread(check, file, "--store") == 0
-    assert "a start would not be refused" in capsys.readouterr().out
+    shell = lone_shell(tmp_path, {"durable": own_postgres.url})
+    assert (await shell("migrate")).code == 0
+    said = await shell("check", "--store")
+    assert (said.code, "a start would not be refused" in said.out) == (0, True)
     await own_postgres.fetch("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     await own_postgres.fetch("SELECT pg_reload_conf()")
-    assert await asyncio.to_thread(check, file, "--store") == 1
-    said = capsys.readouterr()
-    assert "takes no change" in said.err
-    assert "would not be refused" not in said.out
+    said = await shell("check", "--store")
+    assert (said.code, "takes no change" in said.err, "would not be refused" in said.out) == (1, True, False)
 
 
 # -- what a command loads ----------------------------------------------------------------------------------------------
@@ -317,10 +270,8 @@ def test_the_command_line_is_told_by_itself(arguments: tuple[str, ...]) -> None:
 
 def test_a_check_loads_what_reads_the_file(tmp_path: Path) -> None:
     """A check of a file without certificates loads neither a server nor a client of anything."""
-    file = tmp_path / "gateway.yaml"
     store = {"durable": "postgres://gateway@127.0.0.1/gateway", "fast": "redis://127.0.0.1"}
-    file.write_text(config_text("http://127.0.0.1:9", store, tmp_path))
-    loaded = packages_of("check", "--config", str(file))
+    loaded = packages_of("check", "--config", str(lone_shell(tmp_path, store).config))
     assert "pydantic" in loaded
     unneeded = {"aiohttp", "aiokafka", "apsw", "asyncpg", "hiredis", "httptools", "jinja2", "jwt", "redis", "uvloop"}
     assert not loaded & unneeded

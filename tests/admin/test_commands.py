@@ -8,11 +8,8 @@ import re
 import shlex
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ import yaml
 from gateway import options
 from gateway.cli import main
 from gateway.store.postgres import store as postgres
-from tests.admin.shell import CREATED, CUT, ROOT, Shell, doubt, shell_for
+from tests.admin.shell import CREATED, CUT, ROOT, Shell, doubt, lone_shell, shell_for, shelled
 from tests.admin.test_api import Admin, served
 from tests.config.support import rows
 from tests.observe.scrape import Scrape
@@ -42,8 +39,7 @@ NO_SUCH = "00000000-0000-8000-8000-000000000000"
 
 async def test_completed(store: Store, tmp_path: Path) -> None:
     """An operation in doubt is listed, looked at and resolved; the client's retry gets the operator's response."""
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with shelled(store, tmp_path) as (running, shell):
         operation_id = await doubt(running)
         assert status_of(await running.send()) == (409, "in-doubt")
 
@@ -83,41 +79,9 @@ async def test_completed(store: Store, tmp_path: Path) -> None:
         assert (await shell("inspect", "--list")).out == "No matching operation is in doubt.\n"
 
 
-async def test_since_when_it_is_in_doubt(sqlite: Store, tmp_path: Path) -> None:
-    """Since its first attempt ended without a response: not since the claim, nor since it was sent again."""
-    async with house(sqlite, tmp_path, route={"recovery": "resend"}) as running:
-        shell, ended = shell_for(running, sqlite, tmp_path, route={"recovery": "resend"}), asyncio.Event()
-        running.upstream.on("/charges", replace(CUT, hold=ended))
-        request = asyncio.create_task(running.send())
-        await running.upstream.wait_for_requests(1)
-        before = await next_second()
-        ended.set()
-        operation_id = (await request).json()["operation_id"]
-        after = await next_second()
-        running.upstream.on("/charges", CUT)
-        assert status_of(await running.send())[1] == "in-doubt"
-        assert len(running.upstream.requests) == 2
-
-        (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
-        since = about["in_doubt_since"]
-        assert about["first_claimed_at"] < before <= since < after
-        (listed,) = (await shell("inspect", "--list", "--format", "jsonl")).rows()
-        assert listed["in_doubt_since"] == since
-        assert f"\nin doubt since    {since} (" in (await shell("inspect", operation_id)).out
-        assert f"  in_doubt     {since}  " in (await shell("inspect", "--list")).out
-
-
-async def next_second() -> str:
-    """The next whole second, once it has begun."""
-    at = int(time.time()) + 1
-    await eventually(lambda: time.time() >= at, 10.0, "the next second")
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 async def test_never_happened(sqlite: Store, tmp_path: Path) -> None:
     """Before the settle time is over it takes force; then the client's retry runs."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         operation_id = await doubt(running)
         early = await shell("resolve", operation_id, "--never-happened", "--why", "asked them", "--by", "alice")
         assert (early.code, early.out) == (1, "")
@@ -173,8 +137,7 @@ async def test_late_answer_is_fenced(sqlite: Store, tmp_path: Path) -> None:
 async def test_waiters_are_woken(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     """Who waits in a gateway hears through Redis what a command in another process did; without it they poll."""
     store = {"durable": postgres_url, "fast": redis_url}
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with shelled(store, tmp_path) as (running, shell):
         operation_id = await doubt(running)
         async with running.gateway._store.watch(UUID(operation_id)) as watch:
             done = await shell("resolve", operation_id, "--never-happened", "--why", "x", "--force")
@@ -183,15 +146,17 @@ async def test_waiters_are_woken(postgres_url: str, redis_url: str, tmp_path: Pa
 
 
 async def test_by_request(sqlite: Store, tmp_path: Path) -> None:
-    """An operation is found by what its request said, credentials read from a file; another caller's is not."""
-    async with house(sqlite, tmp_path) as running:
-        operation_id = await doubt(running)
-        scope = {"scope": {"header": "X-Tenant", "from": ["10.0.0.0/8"]}}
-        shell = shell_for(running, sqlite, tmp_path, route=scope)
-        fields = shell.file("fields", b"X-Tenant: t1\r\nIdempotency-Key: k1\r\n")
+    """An operation is found by what its request said, credentials read from a file; another caller's is not. Its key is
+    shown where the store keeps it in clear."""
+    async with house(sqlite, tmp_path, store={"clear_keys": True}) as running:
+        operation_id = await doubt(running, "visible-key")
+        changes = {"route": {"scope": {"header": "X-Tenant", "from": ["10.0.0.0/8"]}}, "store": {"clear_keys": True}}
+        shell = shell_for(running, sqlite, tmp_path, **changes)
+        fields = shell.file("fields", b"X-Tenant: t1\r\nIdempotency-Key: visible-key\r\n")
         shown = await shell("inspect", "--route", "charge", "--header", f"@{fields}")
         assert f"operation         {operation_id}" in shown.out
-        other = ("--header", "X-Tenant: t2", "--header", "Idempotency-Key: k1")
+        assert "key               visible-key" in shown.out
+        other = ("--header", "X-Tenant: t2", "--header", "Idempotency-Key: visible-key")
         absent = await shell("inspect", "--route", "charge", *other)
         assert absent.code == 0
         assert "state             absent" in absent.out
@@ -201,8 +166,7 @@ async def test_by_request(sqlite: Store, tmp_path: Path) -> None:
 
 async def test_lists(sqlite: Store, tmp_path: Path) -> None:
     """Lists are by state, route and age, in the order of ids, as long as asked for."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         doubtful = sorted([await doubt(running, f"d{number}") for number in range(3)])
         for number in range(2):
             assert (await running.send(f"c{number}")).status == 201
@@ -230,8 +194,7 @@ async def test_lists(sqlite: Store, tmp_path: Path) -> None:
 
 async def test_list_is_streamed_into_a_closed_pipe(sqlite: Store, tmp_path: Path) -> None:
     """Whoever reads only the first line ends the command quietly."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         await asyncio.gather(*[running.send(f"c{number}") for number in range(20)])
         program = f"{sys.executable} -m gateway inspect --list --state all --config {shell.config}"
         process = await asyncio.create_subprocess_shell(
@@ -242,48 +205,53 @@ async def test_list_is_streamed_into_a_closed_pipe(sqlite: Store, tmp_path: Path
         assert (out, err) == (b"O", b"0\n")
 
 
-async def test_clear_keys(sqlite: Store, tmp_path: Path) -> None:
-    """A key is shown only where the store keeps it in clear."""
-    async with house(sqlite, tmp_path, store={"clear_keys": True}) as running:
-        shell = shell_for(running, sqlite, tmp_path)
-        operation_id = await doubt(running, "visible-key")
-        assert "key               visible-key" in (await shell("inspect", operation_id)).out
-
-
-async def test_purge_and_erase(store: Store, tmp_path: Path) -> None:
-    """A purged response is gone for every gateway, the key only when the command line asks for it and confirms it."""
-    async with house(store, tmp_path, store={"cache_max_age": "0s"}) as running:
+@pytest.mark.parametrize("side", ["command", "api"])
+async def test_purge_and_erase(store: Store, tmp_path: Path, side: str) -> None:
+    """A purged response is gone for every gateway, the key only when that is asked for and confirmed: by command, and
+    over the API, whose gateway knows of it at once."""
+    async with served(store, tmp_path, store={"cache_max_age": "0s"}) as (running, admin):
         shell = shell_for(running, store, tmp_path, store={"cache_max_age": "0s"})
         running.upstream.on("/charges", Answer(201, body=b"secret"))
-        first = await running.send()
-        assert status_of(first) == (201, "stored")
-        assert status_of(await running.send()) == (201, "replayed")
-        (about,) = (await shell("inspect", "--list", "--state", "completed", "--format", "jsonl")).rows()
+        for verdict in ("stored", "replayed"):
+            assert status_of(await running.send()) == (201, verdict)
+        (about,) = (await admin("GET", "/operations?state=completed")).json()["operations"]
         operation_id = about["operation_id"]
 
-        kept = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
-        assert (kept.code, kept.err.strip()) == (
-            1, "idempotency-gateway: It still has a response: purge it first.",
-        )  # fmt: skip
-        done = await shell("purge", operation_id, "--why", "asked to", "--by", "bob")
-        assert (done.code, done.err) == (0, "")
-        assert done.out.startswith("Its response is dropped. The key is remembered and does not run again, until ")
+        async def erased(*, is_sure: bool) -> tuple[int, str]:
+            """How asking for it ends, and what is said."""
+            if side == "api":
+                asked = {"why": "asked to", "by": "bob", "yes": is_sure}
+                response = await admin("POST", f"/operations/{operation_id}/erase", asked)
+                return response.status, response.json()["detail"]
+            words = ("--erase", "--why", "asked to", "--by", "bob", *(["--yes"] if is_sure else []))
+            said = await shell("purge", operation_id, *words)
+            return said.code, said.out + said.err
+
+        done, refused, unsure = (200, 409, 409) if side == "api" else (0, 1, 2)
+        code, text = await erased(is_sure=True)
+        assert (code, "It still has a response: purge it first." in text) == (refused, True)
+        if side == "api":
+            purged = await admin("POST", f"/operations/{operation_id}/purge", {"why": "asked to", "by": "bob"})
+            assert (purged.status, purged.json()["purges_pending"]) == (200, 0)
+            assert status_of(await running.send()) == (410, "key-expired")
+        else:
+            said = await shell("purge", operation_id, "--why", "asked to", "--by", "bob")
+            assert (said.code, said.err) == (0, "")
+            assert said.out.startswith("Its response is dropped. The key is remembered and does not run again, until ")
 
         async def expired() -> bool:
             return status_of(await running.send()) == (410, "key-expired")
 
         await eventually(expired)
-        unsure = await shell("purge", operation_id, "--erase", "--why", "asked to")
-        assert unsure.code == 2
-        assert "a request with it runs again, and may have its effect a second time" in unsure.err
-        sure = await shell("purge", operation_id, "--erase", "--yes", "--why", "asked to")
-        assert (sure.code, sure.out) == (0, "The key is forgotten: the next request with it runs.\n")
+        code, text = await erased(is_sure=False)
+        assert (code, "runs again, and may have its effect a second time" in text) == (unsure, True)
+        code, text = await erased(is_sure=True)
+        assert (code, text.strip()) == (done, "The key is forgotten: the next request with it runs.")
         assert status_of(await running.send()) == (201, "stored")
         assert len(running.upstream.requests) == 2
         (about,) = (await shell("inspect", operation_id, "--format", "jsonl")).rows()
-        assert [(audit["event"], audit["who"]) for audit in about["audits"]] == [
-            ("purge", "bob"), ("erase", getpass.getuser()),
-        ]  # fmt: skip
+        who = "token for bob" if side == "api" else "bob"
+        assert [(audit["event"], audit["who"]) for audit in about["audits"]] == [("purge", who), ("erase", who)]
 
 
 async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_path: Path) -> None:
@@ -308,8 +276,7 @@ async def test_purge_of_an_answer_that_cannot_be_read(postgres_url: str, tmp_pat
 async def test_purge_without_redis(postgres_url: str, own_redis: RedisServer, tmp_path: Path) -> None:
     """A purge of which Redis could not be told is done, says what is owed, and can be given again."""
     store = {"durable": postgres_url, "fast": own_redis.url}
-    async with house(store, tmp_path) as running:
-        shell = shell_for(running, store, tmp_path)
+    async with shelled(store, tmp_path) as (running, shell):
         assert (await running.send()).status == 200
         (about,) = (await shell("inspect", "--list", "--state", "all", "--format", "jsonl")).rows()
         own_redis.kill()
@@ -374,9 +341,7 @@ sinks --suspend ledger => --suspend and --resume need --why
 @pytest.mark.parametrize(("line", "text"), rows(WRONG, {}))
 async def test_wrong_command_line(tmp_path: Path, line: str, text: str) -> None:
     """What is wrong with a command line is said before any store is opened, with exit code 2."""
-    durable = f"sqlite://{tmp_path}/store/operations.db"
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
-    said = await shell(*shlex.split(line.replace("ID", NO_SUCH).replace("␤", "\n")))
+    said = await lone_shell(tmp_path)(*shlex.split(line.replace("ID", NO_SUCH).replace("␤", "\n")))
     assert (said.code, said.out) == (2, "")
     assert text in said.err
     assert "secret" not in said.err
@@ -394,23 +359,18 @@ def test_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 
 async def test_no_store(tmp_path: Path) -> None:
     """A store that is not there is not made."""
-    durable = f"sqlite://{tmp_path}/store/operations.db"
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
-    said = await shell("inspect", "--list")
+    said = await lone_shell(tmp_path)("inspect", "--list")
     assert said.code == 1
-    assert said.err.startswith(
-        "idempotency-gateway: the store does not exist, or its schema is older than this program"
-    )
+    assert "the store does not exist, or its schema is older than this program" in said.err
     assert not (tmp_path / "store").exists()
 
 
 async def test_no_schema(postgres_url: str, tmp_path: Path) -> None:
     """A schema that is missing is not made by looking; `migrate` makes it."""
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": postgres_url}, tmp_path))
+    shell = lone_shell(tmp_path, {"durable": postgres_url})
     for command in (("inspect", NO_SUCH), ("resolve", NO_SUCH, "--never-happened", "--why", "x")):
         said = await shell(*command)
-        assert said.code == 1
-        assert "idempotency-gateway migrate" in said.err
+        assert (said.code, "idempotency-gateway migrate" in said.err) == (1, True)
     assert not await postgres.is_migrated(postgres_url)
     assert (await shell("migrate")).code == 0
     said = await shell("resolve", NO_SUCH, "--never-happened", "--why", "x")
@@ -420,8 +380,7 @@ async def test_no_schema(postgres_url: str, tmp_path: Path) -> None:
 
 async def test_store_that_is_away(tmp_path: Path) -> None:
     """A store that cannot be reached is said to be, within bounds, and what that means for the command."""
-    durable = f"postgresql://u:hunter2@/d?host={tmp_path}"
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:9", {"durable": durable}, tmp_path))
+    shell = lone_shell(tmp_path, {"durable": f"postgresql://u:hunter2@/d?host={tmp_path}"})
     for command, what in (
         (("purge", NO_SUCH, "--why", "x"), "nothing was changed"),
         (("inspect", NO_SUCH), "the store could not be read"),

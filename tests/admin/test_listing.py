@@ -17,13 +17,12 @@ from gateway.admin.resolution import Happened, Malformed, NothingHappened
 from gateway.core.message import StoredResponse
 from gateway.core.operation import State
 from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, Desk
-from tests.admin.shell import CREATED, doubt, shell_for
-from tests.support.house import house, status_of
+from tests.admin.shell import CREATED, doubt, lone_shell, shelled
+from tests.support.house import status_of
 from tests.support.upstream import Answer
 
 Store = dict[str, Any]
 ID, OTHER = (f"00000000-0000-8000-8000-00000000000{digit}" for digit in (1, 2))
-MANY = 200
 
 
 def read(text: str) -> list[Line]:
@@ -39,29 +38,27 @@ def test_a_list() -> None:
     assert second.ruling.body == b'{"id":1}'
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "it names no operation"),
-        ("abc never-happened", "line 1: expected OPERATION_ID never-happened"),
-        (ID, "line 1: expected OPERATION_ID never-happened"),
-        (f"{ID} perhaps", "line 1: expected OPERATION_ID never-happened"),
-        (f"{ID} never-happened really", "line 1: expected OPERATION_ID never-happened"),
-        (f"{ID} completed", "line 1: expected OPERATION_ID never-happened"),
-        (f"{ID}@0 never-happened", "line 1: expected a token behind @"),
-        (f"{ID}@ never-happened", "line 1: expected a token behind @"),
-        (f"{ID} completed bad.http", "line 1: bad.http: no empty line ends the headers"),
-        (f"{ID} never-happened\n{ID} never-happened", f"line 2: {ID} is listed 2 times"),
-        (f"x\n{ID} never-happened\ny", "line 3: expected"),
-        ("\n".join(f"{uuid4()} never-happened" for _ in range(10_001)), "more than 10000 operations"),
-    ],
-    ids=[
-        "empty", "no-id", "no-verb", "verb", "more", "no-file", "token-zero", "no-token", "no-answer", "twice", "each",
-        "too-many",
-    ],
-)  # fmt: skip
-def test_a_list_with_a_mistake(text: str, said: str) -> None:
+EXPECTED = "line 1: expected OPERATION_ID never-happened"
+WRONG_LISTS = {
+    "empty": ("", "it names no operation"),
+    "no-id": ("abc never-happened", EXPECTED),
+    "no-verb": (ID, EXPECTED),
+    "verb": (f"{ID} perhaps", EXPECTED),
+    "more": (f"{ID} never-happened really", EXPECTED),
+    "no-file": (f"{ID} completed", EXPECTED),
+    "token-zero": (f"{ID}@0 never-happened", "line 1: expected a token behind @"),
+    "no-token": (f"{ID}@ never-happened", "line 1: expected a token behind @"),
+    "no-answer": (f"{ID} completed bad.http", "line 1: bad.http: no empty line ends the headers"),
+    "twice": (f"{ID} never-happened\n{ID} never-happened", f"line 2: {ID} is listed 2 times"),
+    "each": (f"x\n{ID} never-happened\ny", "line 3: expected"),
+    "too-many": ("\n".join(f"{uuid4()} never-happened" for _ in range(10_001)), "more than 10000 operations"),
+}
+
+
+@pytest.mark.parametrize("form", WRONG_LISTS)
+def test_a_list_with_a_mistake(form: str) -> None:
     """It is refused as a whole, and each mistake is named with its line."""
+    text, said = WRONG_LISTS[form]
     with pytest.raises(CommandWrong) as refused:
         read(text)
     assert said in str(refused.value)
@@ -94,8 +91,7 @@ async def test_a_list_that_is_given_again_after_the_key_ran() -> None:
 
 async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:
     """A dry run changes nothing; then each is resolved and audited, what cannot be is listed, and the rest is done."""
-    async with house(sqlite, tmp_path) as running:
-        shell = shell_for(running, sqlite, tmp_path)
+    async with shelled(sqlite, tmp_path) as (running, shell):
         doubts = [await doubt(running, f"k{number}") for number in range(3)]
         response = shell.file("response.http", CREATED)
         unknown = ID
@@ -129,116 +125,77 @@ async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:
             assert [audit["who"] for audit in about["audits"]] == ["alice"]
 
 
-async def test_two_hundred_on_the_model() -> None:
-    """So many doubts are one list, each with its audit."""
-    desk = Desk()
-    records = [await desk.in_state(State.IN_DOUBT) for _ in range(MANY)]
-    desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
-    lines = [Line(number, each.identity.operation_id, NothingHappened()) for number, each in enumerate(records, 1)]
-    assert await ends(desk, *lines) == [End.RESOLVED] * MANY
-    assert await ends(desk, *lines) == [End.ALREADY] * MANY
-    for line in lines:
-        (audit,) = desk.store.audits_now(line.operation_id)
-        assert (audit.who, audit.why) == (AUDIT.who, AUDIT.why)
-
-
 async def test_a_response_that_is_not_there(tmp_path: Path) -> None:
     """Its line is named, beside the other mistakes."""
-    store = {"durable": f"sqlite://{tmp_path}/operations.db"}
-    given = tmp_path / "list"
-    given.write_text(f"{ID} never-happened\n{OTHER} completed nowhere.http\nx\n")
-    async with house(store, tmp_path) as running:
-        refused = await shell_for(running, store, tmp_path)("resolve", "--from", str(given), "--why", "x")
+    shell = lone_shell(tmp_path)
+    listed = shell.file("list", f"{ID} never-happened\n{OTHER} completed nowhere.http\nx\n".encode())
+    refused = await shell("resolve", "--from", listed, "--why", "x")
     assert refused.code == 2
     assert "line 2: nowhere.http cannot be read" in refused.err
     assert "line 3: expected" in refused.err
 
 
-CREATED_HEAD = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nLocation: /charges/1\r\n\r\n"
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = gzip.compress(b"whole")
+LINES = (b"HTTP/2 201 ", b"HTTP/2 201", b"HTTP/3 201", b"HTTP/1.0 201 OK then", b"HTTP/1.1 201")
+# What is in a file, and the status, the headers and the body that are read from it.
+READ: dict[str, tuple[bytes, int, dict[bytes, bytes], bytes]] = {
+    **{line.decode().replace(" ", "_"): (line + b"\r\nA: b\r\n\r\nx", 201, {b"A": b"b"}, b"x") for line in LINES},
+    "LF alone": (b"HTTP/1.1 200 OK\nA: b\n\nx\n", 200, {b"A": b"b"}, b"x\n"),
+    "no headers": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, {}, b""),
+    "blanks": (OK + b"A:1 \r\nB:\r\n\r\n\x00\xff\n", 200, {b"A": b"1", b"B": b""}, b"\x00\xff\n"),
+    "interim": (INTERIM + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK + b"\r\nx", 200, {}, b"x"),
+    # A body is kept in the coding that it names, and a coding that is not known here is not judged.
+    "gzip": (OK + b"Content-Encoding: gzip\r\n\r\n" + WHOLE, 200, {b"Content-Encoding": b"gzip"}, WHOLE),
+    "unknown": (OK + b"Content-Encoding: aes128gcm\r\n\r\nx", 200, {b"Content-Encoding": b"aes128gcm"}, b"x"),
+    # As curl leaves it: the fields of the wire, the body without its chunks.
+    "chunked": (OK + b"Transfer-Encoding: chunked\r\n\r\nx", 200, {b"Transfer-Encoding": b"chunked"}, b"x"),
+}
 
 
-def test_as_curl_prints_it() -> None:
-    """Status, reason, fields with their repeats, and every byte of the body."""
-    head, body = read_response(b"HTTP/1.1 201 Created\r\nA: 1\r\nA:2 \r\nB:\r\n\r\n\x00\xff\n")
-    assert (head.status, head.reason) == (201, b"Created")
-    assert head.headers == ((b"A", b"1"), (b"A", b"2"), (b"B", b""))
-    assert body == b"\x00\xff\n"
+@pytest.mark.parametrize("form", READ)
+def test_a_response_as_curl_prints_it(form: str) -> None:
+    """The status line of every version that curl speaks, fields, and every byte of the body; also written by hand."""
+    data, status, headers, body = READ[form]
+    head, found = read_response(data)
+    assert (head.status, head.headers, found) == (status, tuple(headers.items()), body)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b"HTTP/2 201 ", b"HTTP/2 201", b"HTTP/3 201", b"HTTP/1.0 201 OK then", b"HTTP/1.1 201"],
-    ids=lambda line: line.decode().replace(" ", "_"),
-)
-def test_status_lines(line: bytes) -> None:
-    """The status line of every version that curl speaks."""
-    head, body = read_response(line + b"\r\nA: b\r\n\r\nx")
-    assert (head.status, body) == (201, b"x")
+MISTAKES = {
+    "empty": (b"", "no empty line ends the headers within 256 KiB"),
+    "no end": (OK + b"A: b\r\n", "no empty line"),
+    "mixed": (OK + b"A: b\n\r\n\r\nx", "line 2 is not a header"),
+    "body alone": (b'{"id": 1}\r\n\r\n', "line 1 is not a status line such as HTTP/1.1 201 Created; save the response"),
+    "folded": (OK + b" folded\r\n\r\n", "line 2 is not a header"),
+    "space in name": (OK + b"A b: c\r\n\r\n", "line 2 is not a header"),
+    "NUL": (OK + b"A: b\r\nC: \x00\r\n\r\n", "line 3 is not a header"),
+    "101": (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n", "101 is not the status of a final"),
+    "999": (b"HTTP/1.1 999 No\r\n\r\n", "999 is not the status of a final"),
+    "many interim": (INTERIM * 33 + CREATED, "more than 32 interim responses"),
+    "redirect": (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n" + CREATED, "there are several responses"),
+    "protect": (b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/2 201 \r\n\r\n", "there are several responses"),
+    "204 with body": (b"HTTP/1.1 204 No\r\n\r\nx", "a response with status 204 has no body, but this one has 1 bytes"),
+    "cut": (OK + b"Content-Length: 5\r\n\r\nfour", "Content-Length says 5, but the body has 4 bytes"),
+    "two lengths": (OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nfour", "Content-Length says 4, 5, but"),
+    "decoded": (OK + b"Content-Encoding: gzip\r\n\r\nplain", "Content-Encoding says gzip, but the body is not"),
+    "cut gzip": (
+        OK + b"Content-Encoding: gzip\r\n\r\n" + WHOLE[:-1],
+        "Content-Encoding says gzip, but the body is not",
+    ),
+    "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n", "save it without curl's --raw"),
+    "fields": (OK + b"A: b\r\n" * 1001 + b"\r\n", "more than 1000 headers"),
+    "long": (OK + b"A: " + b"b" * 300_000 + b"\r\n\r\n", "no empty line"),
+}
 
 
-def test_written_by_hand() -> None:
-    """Lines that all end in LF are fine, and so is a response without a field."""
-    assert read_response(b"HTTP/1.1 200 OK\nA: b\n\nx\n")[1] == b"x\n"
-    head, body = read_response(b"HTTP/1.1 204 No Content\r\n\r\n")
-    assert (head.status, head.headers, body) == (204, (), b"")
-
-
-def test_interim_answers() -> None:
-    """What curl prints before the response is passed over, within bounds."""
-    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
-    assert read_response(interim + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + CREATED_HEAD)[0].status == 201
-    with pytest.raises(Malformed, match="more than 32 interim responses"):
-        read_response(interim * 33 + CREATED_HEAD)
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"", "no empty line ends the headers within 256 KiB"),
-        (b"HTTP/1.1 200 OK\r\nA: b\r\n", "no empty line"),
-        (b"HTTP/1.1 200 OK\r\nA: b\n\r\n\r\nx", "line 2 is not a header"),
-        (b'{"id": 1}\r\n\r\n', "line 1 is not a status line such as HTTP/1.1 201 Created; save the response"),
-        (b"HTTP/1.1 200 OK\r\n folded\r\n\r\n", "line 2 is not a header"),
-        (b"HTTP/1.1 200 OK\r\nA b: c\r\n\r\n", "line 2 is not a header"),
-        (b"HTTP/1.1 200 OK\r\nA: b\r\nC: \x00\r\n\r\n", "line 3 is not a header"),
-        (b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "101 is not the status of a final"),
-        (b"HTTP/1.1 999 No\r\n\r\n", "999 is not the status of a final"),
-        (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n" + CREATED_HEAD, "there are several responses"),
-        (b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/2 201 \r\n\r\n", "there are several responses"),
-        (b"HTTP/1.1 204 No Content\r\n\r\nx", "a response with status 204 has no body, but this one has 1 bytes"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfour", "Content-Length says 5, but the body has 4 bytes"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfour", "Content-Length says 4, 5, but"),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nplain", "Content-Encoding says gzip, but the body is not"),
-        (
-            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"whole")[:-1],
-            "Content-Encoding says gzip, but the body is not",
-        ),
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n",
-            "the body is still in chunks; save it without curl's --raw",
-        ),
-        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 1001 + b"\r\n", "more than 1000 headers"),
-        (b"HTTP/1.1 200 OK\r\nA: " + b"b" * 300_000 + b"\r\n\r\n", "no empty line"),
-    ],
-    ids=[
-        "empty", "no end", "mixed", "body alone", "folded", "space in name", "NUL", "101", "999", "redirect", "protect",
-        "204 with body", "cut", "two lengths", "decoded", "cut gzip", "chunks", "fields", "long",
-    ],
-)  # fmt: skip
-def test_refused(data: bytes, why: str) -> None:
+@pytest.mark.parametrize("form", MISTAKES)
+def test_refused(form: str) -> None:
     """What is no whole final response is refused, and the reason says what it was."""
+    data, why = MISTAKES[form]
     with pytest.raises(Malformed) as caught:
         read_response(data)
     assert why in str(caught.value)
-
-
-def test_coded_bodies() -> None:
-    """A body in the coding that it names is kept as it is; a coding that is not known here is not judged."""
-    body = gzip.compress(b"whole")
-    assert read_response(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + body)[1] == body
-    assert read_response(b"HTTP/1.1 200 OK\r\nContent-Encoding: aes128gcm\r\n\r\nx")[1] == b"x"
-    # As curl leaves it: the fields of the wire, the body without its chunks.
-    assert read_response(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfour")[1] == b"four"
 
 
 def test_from_values() -> None:
@@ -255,7 +212,7 @@ def test_from_values() -> None:
     [
         StoredResponse(201, b"Created", ((b"Location", b"/charges/1"), (b"X", b"a"), (b"x", b"")), b'{"id":1}'),
         StoredResponse(200, b"", (), b""),
-        StoredResponse(200, b"OK", ((b"Content-Encoding", b"gzip"), (b"X-Latin", b"\xe9")), gzip.compress(b"whole")),
+        StoredResponse(200, b"OK", ((b"Content-Encoding", b"gzip"), (b"X-Latin", b"\xe9")), WHOLE),
         StoredResponse(422, b"No", (), b"\r\n\r\nA: b\r\n\x00\n\n"),
         StoredResponse(204, b"No Content", ((b"ETag", b'"1"'),), b""),
     ],

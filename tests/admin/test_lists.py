@@ -17,12 +17,10 @@ import pytest
 from gateway.admin import listing, reports
 from gateway.core.identity.key import HeaderScope, Scope, identity_of
 from gateway.core.message import IndexedHeaders
-from gateway.core.operation import Abandon, Complete, Record, RequestInfo, State, microseconds
+from gateway.core.operation import Record, RequestInfo, State
 from gateway.store.operations import SinkBacklog, Tally
-from tests.admin.hand import RESPONSE, TREATMENT
-from tests.admin.shell import doubt, shell_for
+from tests.admin.shell import doubt, shelled
 from tests.admin.test_pages import HOSTILE, Page, Port, port
-from tests.support.house import house
 
 __all__ = ["port"]
 
@@ -44,8 +42,7 @@ def claimed(
 
 def doubted(port: Port, key: str, doubt: str = "timeout", **about: str) -> str:
     """The id of a record that is in doubt for this."""
-    record = claimed(port, key, **about)
-    port.desk.say(Abandon(record.identity.operation_id, record.token, record.attempt_id, doubt))
+    record = port.desk.abandon(claimed(port, key, **about), doubt)
     port.desk.memory.clock.advance(1)
     return str(record.identity.operation_id)
 
@@ -57,7 +54,6 @@ def ids_of(page: Page) -> list[str]:
 @pytest.fixture
 async def three(port: Port) -> list[str]:
     """Three doubts, the oldest first."""
-    await port.desk.store.start()
     return [
         doubted(port, "k1", "reset_after_502", path="/charges/b", request_id="req-1"),
         doubted(port, "k2", "timeout", tenant="t2", path="/charges/a"),
@@ -170,7 +166,6 @@ async def test_a_wrong_filter(port: Port, query: str) -> None:
 
 async def test_a_repeat_to_copy(port: Port) -> None:
     """What a caller wrote into its path cannot end the word of the command that it is in."""
-    await port.desk.store.start()
     path = "/a'; rm -rf / #\"$(id)"
     browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=path)
     page = await browser.page(f"/ui/operations/{operation_id}")
@@ -182,7 +177,6 @@ async def test_a_repeat_to_copy(port: Port) -> None:
 
 async def test_an_operation_to_explain(port: Port) -> None:
     """Its page leads to the form with what is stored of its request; an id with nothing stored is refused."""
-    await port.desk.store.start()
     browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=HOSTILE)
     listed = await browser.page("/ui/operations")
     assert HOSTILE in listed.text
@@ -200,7 +194,6 @@ async def test_an_operation_to_explain(port: Port) -> None:
 
 async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then they come by id, all of them and each once, and the page says so; a filter that leaves few sorts these."""
-    await port.desk.store.start()
     monkeypatch.setattr(listing, "SORTED_MAX", 4)
     monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
     ids = [doubted(port, f"k{number}", path=f"/{number % 3}") for number in range(10)]
@@ -218,7 +211,6 @@ async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch)
 
 async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page does not wait for all records to be read: it says how many were, and leads on to where something is."""
-    await port.desk.store.start()
     monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
     monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
     ids = sorted(doubted(port, f"k{number}") for number in range(12))
@@ -235,20 +227,17 @@ async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.Monkey
 
 async def test_a_list_of_the_api_goes_on_where_nothing_was_found(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of states without an index a page of it may have none, and leads on."""
-    await port.desk.store.start()
     monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
     monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
     ids = sorted(doubted(port, f"k{number}") for number in range(12))
     wanted = str(claimed(port, "rare").identity.operation_id)
-    path, pages, found = "/operations?state=claimed&limit=2", 0, []
-    while True:
-        page = (await port.program("vera")("GET", path)).json()
-        found, pages = found + [each["operation_id"] for each in page["operations"]], pages + 1
-        if page["next"] is None:
-            break
-        path = f"/operations?state=claimed&limit=2&after={page['next']}"
-    assert found == [wanted]
-    assert pages == 4
+    after, found = "", []
+    while after is not None:
+        page = (await port.program("vera")("GET", f"/operations?state=claimed&limit=2{after}")).json()
+        found.append([each["operation_id"] for each in page["operations"]])
+        after = page["next"] and f"&after={page['next']}"
+    assert [each for ids_of_page in found for each in ids_of_page] == [wanted]
+    assert len(found) == 4
     page = (await port.program("vera")("GET", "/operations?limit=5")).json()
     assert [each["operation_id"] for each in page["operations"]] == ids[:5]
     assert page["next"] == ids[4]
@@ -256,7 +245,6 @@ async def test_a_list_of_the_api_goes_on_where_nothing_was_found(port: Port, mon
 
 async def test_a_page_does_not_wait_for_the_count_of_very_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows what was counted for the page before, and when; once it is counted, that."""
-    await port.desk.store.start()
     browser, tally, may_count = await port.signed_in("vera"), port.desk.store.tally, asyncio.Event()
     doubted(port, "k1")
     assert "1 operation is in doubt" in (await browser.page("/ui/")).text
@@ -333,27 +321,17 @@ async def found(port: Port, form: dict[str, str], name: str = "vera") -> Page:
 
 async def test_a_key_alone(port: Port, caplog: pytest.LogCaptureFixture) -> None:
     """It lists the callers that have it, by their digests, and nothing of what they asked for; it is audited."""
-    await port.desk.store.start()
     caplog.set_level(logging.INFO)
     mine, theirs = doubted(port, "order-1", path="/secret"), claimed(port, "order-1", tenant="t2", path="/secret")
-    port.desk.say(
-        Complete(
-            theirs.identity.operation_id,
-            theirs.token,
-            theirs.attempt_id,
-            RESPONSE,
-            TREATMENT.replay_us,
-            microseconds(9),
-        )
-    )
+    port.desk.complete(theirs)
     doubted(port, "order-2", tenant="t3")
     page = await found(port, {"key": "order-1"})
     assert sorted(ids_of(page)) == sorted([mine, str(theirs.identity.operation_id)])
     assert theirs.identity.scope_digest.hex() in page.text
     assert "/secret" not in page.text
     assert "3 callers were asked after." in page.words
-    audit = (await (await port.signed_in("vera")).page("/ui/audit")).text
-    assert "vera looked for the key with digest " in " ".join(audit.split())
+    audit = (await (await port.signed_in("vera")).page("/ui/audit")).words
+    assert "vera looked for the key with digest " in audit
     assert theirs.identity.key_digest.hex()[:16] in audit
     assert "2 found" in audit
     assert "order-1" not in audit + caplog.text
@@ -361,7 +339,6 @@ async def test_a_key_alone(port: Port, caplog: pytest.LogCaptureFixture) -> None
 
 async def test_a_digest_of_a_key(port: Port) -> None:
     """Where keys are not kept, their digest finds as much; with the caller's, it is that one alone."""
-    await port.desk.store.start()
     mine = claimed(port, "order-1").identity
     claimed(port, "order-1", tenant="t2")
     digest = mine.key_digest.hex()
@@ -374,7 +351,6 @@ async def test_a_digest_of_a_key(port: Port) -> None:
 
 async def test_a_key_among_too_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers that were not asked after are named as such, and their digest finds what they have."""
-    await port.desk.store.start()
     monkeypatch.setattr(listing, "_CALLERS_MAX", 2)
     records = [claimed(port, "order-1", tenant=f"t{number}") for number in range(4)]
     page = await found(port, {"key": "order-1"})
@@ -507,9 +483,8 @@ async def test_a_wrong_body(port: Port, body: object) -> None:
 
 async def test_on_the_command_line(sqlite: dict[str, Any], tmp_path: Path) -> None:
     """`inspect` takes it as an argument or, which keeps it out of the shell's history, from standard input."""
-    async with house(sqlite, tmp_path) as running:
+    async with shelled(sqlite, tmp_path) as (running, shell):
         operation_id = await doubt(running)
-        shell = shell_for(running, sqlite, tmp_path)
         problem = (await running.send()).body
         for shown in (
             await shell("inspect", problem.decode()),

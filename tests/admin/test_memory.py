@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.admin.shell import Shell, shell_for
-from tests.support import http
+from tests.admin.hand import Admin
+from tests.admin.shell import shell_for
 from tests.support.eventually import eventually
 from tests.support.house import House, neighbour, sqlite_store, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import RecordingUpstream
 
-TOKEN = "a-token-for-tests-alone"
-ADMIN = {"admin": {"listen": "127.0.0.1:0", "token": TOKEN}}
+ADMIN = {"admin": {"listen": "127.0.0.1:0", "token": Admin.token}}
 
 
 async def restored_sqlite(store: dict[str, Any], directory: Path, upstream: RecordingUpstream) -> None:
@@ -34,17 +33,23 @@ async def told(home: House, key: str) -> tuple[int, str | None]:
     return status_of(await home.send(key))
 
 
-async def test_restored_sqlite(tmp_path: Path) -> None:
-    """After a restore nothing that was used runs again; what is known is replayed; accepting the loss ends it."""
+@pytest.mark.parametrize("way", ["command", "api"])
+async def test_restored_sqlite(tmp_path: Path, way: str) -> None:
+    """After a restore nothing that was used runs again; what is known is replayed. Accepting the loss ends it at once,
+    in gateways that have run all the while, and once for all."""
     store = sqlite_store(tmp_path)
     async with RecordingUpstream() as upstream:
         await restored_sqlite(store, tmp_path, upstream)
-        async with neighbour(store, tmp_path, upstream, **ADMIN) as home:
-            shell: Shell = shell_for(home, store, tmp_path)
-            assert await told(home, "after") == (503, "store-amnesia")
-            assert await told(home, "before") == (200, "replayed")
-            assert (await home.status("/readyz")).json()["parts"]["memory"] == "lost"
-            assert b"idempotency_store_amnesia 1.0" in (await home.status("/metrics")).body
+        async with (
+            neighbour(store, tmp_path, upstream, **ADMIN) as home,
+            neighbour(store, tmp_path / "other", upstream) as other,
+        ):
+            shell, admin = shell_for(home, store, tmp_path), Admin(home.gateway.admin_address[1])
+            for each in (home, other):
+                assert await told(each, "after") == (503, "store-amnesia")
+                assert await told(each, "before") == (200, "replayed")
+                assert (await each.status("/readyz")).json()["parts"]["memory"] == "lost"
+                assert b"idempotency_store_amnesia 1.0" in (await each.status("/metrics")).body
 
             looked = await shell("memory")
             assert looked.code == 0
@@ -52,38 +57,19 @@ async def test_restored_sqlite(tmp_path: Path) -> None:
             assert looked.out.endswith("memory --accept-loss --why TEXT.\n")
             forgotten = upstream.requests[1].values("Idempotency-Operation")[0].decode()
             assert looked.out.strip() in (await shell("inspect", forgotten)).out
-            refused = await shell("memory", "--accept-loss")
-            assert refused.code == 2
-            assert len(upstream.requests) == 2
-
-            port = home.gateway.admin_address[1]
-            fields = [("Authorization", f"Bearer {TOKEN}"), ("Content-Type", "application/json")]
-            answer = await http.request(port, "GET", f"/operations/{forgotten}", fields)
+            answer = await admin("GET", f"/operations/{forgotten}")
             assert (answer.status, answer.json()["code"]) == (503, "store-amnesia")
             assert "lost its memory" in answer.json()["detail"]
-            asked = b'{"why":"no retries are left","by":"ann"}'
-            answer = await http.request(port, "POST", "/memory/accept-loss", fields, asked)
-            assert (answer.status, answer.json()["is_lost"]) == (200, False)
-            assert await told(home, "after") == (200, "stored")
-            assert (await home.status("/readyz")).json()["parts"]["memory"] == "whole"
-            assert "ann (no retries are left) accepted the loss" in (await shell("memory")).out
+            assert (await shell("memory", "--accept-loss")).code == 2
+            assert len(upstream.requests) == 2
 
-
-async def test_accepted_by_the_command(tmp_path: Path) -> None:
-    """What an operator accepts by the command is done at all gateways when the command says so, and is said once."""
-    store = sqlite_store(tmp_path)
-    async with RecordingUpstream() as upstream:
-        await restored_sqlite(store, tmp_path, upstream)
-        async with (
-            neighbour(store, tmp_path, upstream) as home,
-            neighbour(store, tmp_path / "other", upstream) as other,
-        ):
-            shell = shell_for(home, store, tmp_path)
-            for each in (home, other):
-                assert await told(each, "after") == (503, "store-amnesia")
-            done = await shell.spawned("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
-            assert (done.code, "bob (checked by hand) accepted the loss" in done.out) == (0, True)
-            # At once, in gateways that have run all the while.
+            if way == "api":
+                answer = await admin("POST", "/memory/accept-loss", {"why": "checked by hand", "by": "bob"})
+                assert (answer.status, answer.json()["is_lost"]) == (200, False)
+            else:
+                done = await shell.spawned("memory", "--accept-loss", "--why", "checked by hand", "--by", "bob")
+                assert done.code == 0
+            assert "bob (checked by hand) accepted the loss" in (await shell("memory")).out
             for each, key in ((home, "new"), (other, "newer")):
                 assert await told(each, key) == (200, "stored")
                 assert (await each.status("/readyz")).json()["parts"]["memory"] == "whole"

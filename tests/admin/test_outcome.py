@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +22,7 @@ from gateway.core.message import IndexedHeaders, ResponseHead, StoredResponse
 from gateway.core.operation import Abandon, Complete, OutcomeCommand, Release
 from gateway.store.journal import EntryId
 from gateway.store.journal.journal import HostJournals, SqliteJournal
-from tests.admin.shell import Shell, doubt, shell_for
+from tests.admin.shell import Said, Shell, doubt, lone_shell, shell_for
 from tests.admin.test_api import served
 from tests.support.eventually import eventually
 from tests.support.fleet import NOW, process, send
@@ -35,14 +36,15 @@ WHY = ("--why", "compared with the ledger")
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """On a host with an embedded store, which is there."""
-    store = sqlite_store(tmp_path)
-    return Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
+    """On a host with an embedded store."""
+    return lone_shell(tmp_path)
 
 
-async def left(shell: Shell, *outcomes: OutcomeCommand, waiting: tuple[OutcomeCommand, ...] = ()) -> None:
+async def left(
+    shell: Shell, *outcomes: OutcomeCommand, waiting: tuple[OutcomeCommand, ...] = (), owner: str | None = None
+) -> None:
     """What a gateway left that has gone: these were refused, those wait."""
-    async with journal_of(shell) as journal:
+    async with journal_of(shell, owner=owner) as journal:
         ids = await keep(journal, *outcomes)
         await journal.refuse([(each, "the record is completed without it") for each in ids])
         await keep(journal, *waiting)
@@ -56,13 +58,22 @@ async def states(shell: Shell) -> list[str]:
     return [row["state"] for row in (await shell("journal", "--format", "jsonl")).rows()]
 
 
-async def test_beside_a_live_gateway(tmp_path: Path) -> None:
+async def acknowledge(shell: Shell, operation_id: object, *more: object) -> Said:
+    return await shell("journal", operation_id, "--acknowledge", *WHY, *more)
+
+
+async def export(shell: Shell, operation_id: object, name: str = "response.http", *more: object) -> Said:
+    return await shell("journal", operation_id, "--export", shell.directory / name, *more)
+
+
+async def test_beside_a_live_gateway(shell: Shell, tmp_path: Path) -> None:
     """The alert ends within seconds of the acknowledgement; response, who and why stay on the disk."""
-    store = sqlite_store(tmp_path)
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
     outcome = complete()
     await left(shell, outcome)
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url) as gateway:
+    async with (
+        RecordingUpstream() as upstream,
+        process(sqlite_store(tmp_path), tmp_path, upstream.url) as gateway,
+    ):
         assert await gateway.metric("idempotency_journal_refused") == 1
         file = tmp_path / "response.http"
         taken = await shell.spawned("journal", outcome.operation_id, "--export", file)
@@ -84,9 +95,8 @@ async def test_beside_a_live_gateway(tmp_path: Path) -> None:
         assert note["outcome"]["operation_id"] == str(outcome.operation_id)
         assert (archive(shell) / note["response"]).read_bytes() == file.read_bytes()
         assert {stat.S_IMODE(each.stat().st_mode) for each in archive(shell).iterdir()} == {0o600}
-        again = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
-        assert again.code == 1
-        assert "no such outcome" in again.err
+        again = await acknowledge(shell, outcome.operation_id)
+        assert (again.code, "no such outcome" in again.err) == (1, True)
         gateway.ask_to_stop()
         assert await gateway.wait_exit() == 0
     assert not list((tmp_path / "state" / "journal").glob("*.db")), "the emptied file went"
@@ -100,17 +110,16 @@ async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
         shell = shell_for(running, store, tmp_path)
         answer = StoredResponse(201, b"Created", ((b"Location", b"/charges/7"),), b'{"id":7}')
         await left(shell, Complete(UUID(operation_id), 1, uuid4(), answer, 10, 20))
-        early = await shell("journal", operation_id, "--acknowledge", *WHY)
-        assert early.code == 1
-        assert "the record is in_doubt" in early.err
+        early = await acknowledge(shell, operation_id)
+        assert (early.code, "the record is in_doubt" in early.err) == (1, True)
         assert await states(shell) == ["refused"]
+        assert (await export(shell, operation_id)).code == 0
         file = tmp_path / "response.http"
-        assert (await shell("journal", operation_id, "--export", file)).code == 0
         assert (await shell("resolve", operation_id, "--completed", file, *WHY)).code == 0
         replayed = await running.send("k1")
         assert (status_of(replayed), replayed.body) == ((201, "recovered"), b'{"id":7}')
         assert replayed.header("Location") == "/charges/7"
-        assert (await shell("journal", operation_id, "--acknowledge", *WHY)).code == 0
+        assert (await acknowledge(shell, operation_id)).code == 0
         assert await states(shell) == []
 
 
@@ -140,29 +149,47 @@ async def test_nothing_is_overwritten(shell: Shell) -> None:
     outcome = complete()
     await left(shell, outcome)
     taken = shell.file("taken.http", b"mine")
-    link = shell.directory / "link.http"
-    link.symlink_to(shell.directory / "nowhere")
-    for path in (taken, link):
-        said = await shell("journal", outcome.operation_id, "--export", path)
-        assert (said.code, said.out) == (1, "")
-        assert "is not overwritten" in said.err
+    (shell.directory / "link.http").symlink_to(shell.directory / "nowhere")
+    for name in ("taken.http", "link.http"):
+        said = await export(shell, outcome.operation_id, name)
+        assert (said.code, said.out, "is not overwritten" in said.err) == (1, "", True)
     assert taken.read_bytes() == b"mine"
     assert not (shell.directory / "nowhere").exists()
-    said = await shell("journal", outcome.operation_id, "--export", shell.directory / "none" / "response.http")
+    said = await export(shell, outcome.operation_id, "none/response.http")
     assert (said.code, "cannot be written: No such file or directory" in said.err) == (1, True)
 
 
-async def test_what_waits_is_not_acknowledged(shell: Shell) -> None:
-    """It is the durable store's still; its response may be looked at."""
-    await shell("migrate")
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("waiting", "Those that wait: a gateway"),
+        ("no-room", "cannot be kept in"),
+        ("no-store", "nothing was changed"),
+        ("another-gateways", "no such outcome"),
+    ],
+)
+async def test_what_is_not_acknowledged(tmp_path: Path, case: str, why: str) -> None:
+    """What is the durable store's still, cannot be kept or compared with its record, or is another's stays there."""
+    shell = lone_shell(tmp_path, STORE if case == "no-store" else None)
+    if case != "no-store":
+        await shell("migrate")
     outcome = complete()
-    await left(shell, waiting=(outcome,))
-    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
-    assert said.code == 1
-    assert "Those that wait: a gateway" in said.err
-    assert await states(shell) == ["waiting"]
-    said = await shell("journal", outcome.operation_id, "--export", shell.directory / "a.http")
-    assert (said.code, "It is waiting: " in said.out) == (0, True)
+    if case == "waiting":
+        await left(shell, waiting=(outcome,))
+    else:
+        await left(shell, outcome, owner="service other, postgresql other" if case == "another-gateways" else None)
+    if case == "no-room":
+        archive(shell).write_bytes(b"")
+    said = await acknowledge(shell, outcome.operation_id)
+    assert (said.code, why in said.err) == (1, True)
+    assert await states(shell) == ["waiting" if case == "waiting" else "refused"]
+    assert not archive(shell).is_dir()
+    if case == "another-gateways":
+        notes = (await shell("journal")).err
+        assert "belongs to service other, postgresql other: a gateway with those settings records" in notes
+    else:
+        said = await export(shell, outcome.operation_id)
+        assert (said.code, "It is waiting: " in said.out) == (0, case == "waiting")
 
 
 async def test_one_attempt_of_several(shell: Shell) -> None:
@@ -172,84 +199,34 @@ async def test_one_attempt_of_several(shell: Shell) -> None:
     answer = StoredResponse(201, b"Created", (), b"x")
     first, second = (Complete(operation_id, token, uuid4(), answer, 10, 20) for token in (3, 5))
     await left(shell, first, second, Release(operation_id, 4, uuid4(), 30))
-    said = await shell("journal", operation_id, "--acknowledge", *WHY)
+    said = await acknowledge(shell, operation_id)
     assert (said.code, "choose one with --token: 3, 4, 5" in said.err) == (1, True)
-    said = await shell("journal", operation_id, "--export", shell.directory / "a.http")
+    said = await export(shell, operation_id)
     assert (said.code, "choose one with --token: 3, 5" in said.err) == (1, True)
-    said = await shell("journal", operation_id, "--export", shell.directory / "a.http", "--token", 4)
-    assert said.code == 1
-    assert (await shell("journal", operation_id, "--acknowledge", "--token", 4, *WHY)).code == 0
+    assert (await export(shell, operation_id, "response.http", "--token", 4)).code == 1
+    assert (await acknowledge(shell, operation_id, "--token", 4)).code == 0
     rows = (await shell("journal", "--format", "jsonl")).rows()
     assert [row["token"] for row in rows] == [3, 5]
 
 
 async def test_what_is_no_answer(shell: Shell) -> None:
-    """What has no response, or not all of one, is not written as one, and can be acknowledged all the same."""
+    """What has no response, or not all of one, is not written as one, and can be acknowledged all the same. What root
+    keeps then is the gateway's."""
     await shell("migrate")
     release = Release(uuid4(), 2, uuid4(), 30)
     headless = Complete(uuid4(), 3, uuid4(), StoredResponse(200, b"OK", ((b"X-Big", b"1"),), None), 10, 20)
     await left(shell, release, headless)
-    file = shell.directory / "response.http"
-    for outcome, why in ((release, "has no response"), (headless, "was not kept")):
-        said = await shell("journal", outcome.operation_id, "--export", file)
-        assert said.code == 1
-        assert why in said.err
-        assert (await shell("journal", outcome.operation_id, "--acknowledge", *WHY)).code == 0
-    assert not file.exists()
-    notes = [json.loads(each.read_bytes()) for each in sorted(archive(shell).iterdir())]
-    assert [note["headers"] for note in notes if "headers" in note] == [[["X-Big", "1"]]]
-
-
-async def test_without_the_store(tmp_path: Path) -> None:
-    """What the record says cannot be known then, and nothing is acknowledged; the response can be taken out."""
-    store = {"durable": "postgresql://gateway@127.0.0.1:1/shop"}
-    shell = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
-    outcome = complete()
-    await left(shell, outcome)
-    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
-    assert (said.code, "nothing was changed" in said.err) == (1, True)
-    assert await states(shell) == ["refused"]
-    assert not archive(shell).exists()
-    assert (await shell("journal", outcome.operation_id, "--export", tmp_path / "a.http")).code == 0
-
-
-async def test_where_nothing_can_be_kept(shell: Shell) -> None:
-    """What could not be recorded elsewhere stays in the journal."""
-    await shell("migrate")
-    outcome = complete()
-    await left(shell, outcome)
-    archive(shell).write_bytes(b"")
-    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
-    assert said.code == 1
-    assert "cannot be kept in" in said.err
-    assert await states(shell) == ["refused"]
-
-
-async def test_what_root_keeps_is_the_gateways(shell: Shell) -> None:
-    """Whoever has the journal has what is kept beside it, also where somebody else acknowledged."""
-    await shell("migrate")
-    outcomes = complete(), complete()
-    await left(shell, *outcomes)
     owner = 12_345 if os.geteuid() == 0 else os.geteuid()
     os.chown(archive(shell).parent, owner, -1)
-    for outcome in outcomes:
-        assert (await shell("journal", outcome.operation_id, "--acknowledge", *WHY)).code == 0
-    kept = [archive(shell), *archive(shell).iterdir()]
-    assert [each.stat().st_uid for each in kept] == [owner] * 5
-
-
-async def test_another_gateways_outcomes(shell: Shell) -> None:
-    """Those of another service or store are listed, with whose they are, and left to its operators."""
-    await shell("migrate")
-    outcome = complete()
-    async with journal_of(shell, owner="service other, postgresql other") as journal:
-        await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
-    listed = await shell("journal")
-    assert (listed.code, len(listed.out.splitlines())) == (0, 2)
-    assert "belongs to service other, postgresql other: a gateway with those settings records" in listed.err
-    said = await shell("journal", outcome.operation_id, "--acknowledge", *WHY)
-    assert (said.code, "no such outcome" in said.err) == (1, True)
-    assert await states(shell) == ["refused"]
+    for outcome, why in ((release, "has no response"), (headless, "was not kept")):
+        said = await export(shell, outcome.operation_id)
+        assert (said.code, why in said.err) == (1, True)
+        assert (await acknowledge(shell, outcome.operation_id)).code == 0
+    assert not (shell.directory / "response.http").exists()
+    kept = sorted(archive(shell).iterdir())
+    notes = [json.loads(each.read_bytes()) for each in kept]
+    assert [note["headers"] for note in notes if "headers" in note] == [[["X-Big", "1"]]]
+    assert {each.stat().st_uid for each in (archive(shell), *kept)} == {owner}
 
 
 async def test_taken_out_under_its_owner(shell: Shell) -> None:
@@ -310,7 +287,7 @@ def complete(body: bytes = b"charged") -> Complete:
 @pytest.fixture
 def lone(tmp_path: Path) -> Shell:
     """On a host whose durable store is nowhere."""
-    return Shell(tmp_path, config_text("http://127.0.0.1:1", STORE, tmp_path))
+    return lone_shell(tmp_path, STORE)
 
 
 @asynccontextmanager
@@ -419,22 +396,17 @@ async def test_nothing_there(lone: Shell, given: tuple[str, ...]) -> None:
 
 
 async def test_what_cannot_be_read_hides_nothing(lone: Shell) -> None:
-    """A damaged file is named and makes the command fail; what the others hold is listed all the same."""
+    """A damaged file is named and makes the command fail; what the others hold is listed all the same. Whoever may not
+    look into the directory hears so, instead of that there is nothing."""
     kept = complete()
     await left(lone, waiting=(kept,))
-    directory = parse(lone.config.read_text()).state_dir / "journal"
+    directory = archive(lone).parent
     (directory / "0000.db").write_bytes(b"not a database" * 100)
     said = await lone("journal", "--format", "jsonl")
-    assert said.code == 1
+    assert (said.code, "0000.db" in said.err) == (1, True)
     assert [row["operation_id"] for row in said.rows()] == [str(kept.operation_id)]
-    assert "0000.db" in said.err
-
-
-async def test_a_journal_that_cannot_be_read(lone: Shell) -> None:
-    """Whoever may not look hears so, instead of that there is nothing."""
-    state = parse(lone.config.read_text()).state_dir
-    state.mkdir()
-    (state / "journal").write_bytes(b"")
+    shutil.rmtree(directory)
+    directory.write_bytes(b"")
     said = await lone("journal")
     assert (said.code, said.out) == (1, "")
     assert "journal cannot be read: Not a directory; run this as the user of the gateway" in said.err

@@ -19,15 +19,13 @@ from gateway.admin.api import SECURITY_HEADERS, AdminApi
 from gateway.admin.pages.console import Console, Process
 from gateway.admin.resolution import Malformed
 from gateway.core.identity.body import parse_pointer
-from gateway.core.operation import Abandon, Record, State
+from gateway.core.operation import Record, State
 from gateway.core.outcome import Redaction
 from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.journal import HostJournals
 from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Admin, Desk
-from tests.admin.shell import doubt
 from tests.support import http
-from tests.support.house import house
 from tests.support.http import Response
 
 TOKENS = {"vera": "0123456789abcdef-viewer", "olga": "0123456789abcdef-operator", "ada": "0123456789abcdef-admin"}
@@ -234,20 +232,11 @@ async def test_strangers_do_not_keep_operators_out(port: Port) -> None:
         assert (await vera.get("/ui/")).status == 200
 
 
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("POST /ui/sign-in HTTP/1.0\r\nOrigin: http://localhost\r\nContent-Length: 0\r\n\r\n", 421),
-        (
-            "POST /ui/sign-in HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Length: 70000\r\n\r\n",
-            413,
-        ),
-    ],
-    ids=["no-host", "long"],
-)
-async def test_a_sign_in_that_is_none(port: Port, text: str, status: int) -> None:
+async def test_a_sign_in_that_is_none(port: Port) -> None:
     """It is refused by its head, and not by a failure."""
-    assert (await http.exchange(port.port, text.encode(), method="POST")).status == status
+    for version_and_host, length, status in (("HTTP/1.0", 0, 421), ("HTTP/1.1\r\nHost: localhost", 70_000, 413)):
+        text = f"POST /ui/sign-in {version_and_host}\r\nOrigin: http://localhost\r\nContent-Length: {length}\r\n\r\n"
+        assert (await http.exchange(port.port, text.encode(), method="POST")).status == status
 
 
 async def test_signing_in(port: Port) -> None:
@@ -393,14 +382,12 @@ async def test_a_proxy_of_an_own_name(port: Port) -> None:
 
 async def test_force_needs_an_admin(port: Port) -> None:
     """An operator resolves, but does not overrule a refusal, over the API or the page."""
-    record = await port.desk.in_state(State.IN_DOUBT)
+    record, browser, path = await port.opened("olga")
     operation_id = record.identity.operation_id
     asked = {"never_happened": True, "force": True, "why": "sure"}
     assert (await port.program("olga")("POST", f"/operations/{operation_id}/resolve", asked)).status == 403
-    browser, path = await port.signed_in("olga"), f"/ui/operations/{operation_id}/resolve"
     early = await browser.submit(path, {"way": "never_happened", "why": "sure of it"})
-    assert early.status == 409
-    assert "needs the role admin" in early.text
+    assert (early.status, "needs the role admin" in early.text) == (409, True)
     forced = {**FORCED, "why": "sure", "typed": str(operation_id)[:8]}
     assert (await browser.submit(path, forced)).status == 403
     assert port.desk.record(operation_id) == record
@@ -408,27 +395,6 @@ async def test_force_needs_an_admin(port: Port) -> None:
     assert (await admin.submit(path, {**forced, "typed": "wrong"})).status == 400
     assert (await admin.submit(path, forced)).status == 200
     assert port.desk.record(operation_id).state is State.RELEASED
-
-
-async def test_a_change_needs_its_role(tmp_path: Path) -> None:
-    """On a running gateway with tokens of several: the role decides, and the audit has the name."""
-    tokens = [{"name": name, "token": token, "role": role} for name, token, role in PEOPLE]
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin={"listen": "127.0.0.1:0", "tokens": tokens}) as running:
-        operation_id = await doubt(running)
-        port = running.gateway.admin_address[1]
-        path, asked = f"/operations/{operation_id}/resolve", {"never_happened": True, "why": "seen", "by": "bob"}
-        viewer, admin = Admin(port, TOKENS["vera"]), Admin(port, TOKENS["ada"])
-        refused = await viewer("POST", path, asked)
-        assert (refused.status, refused.json()["code"]) == (403, "forbidden")
-        assert (await admin("POST", path, {**asked, "force": True})).status == 200
-        (audit,) = (await viewer("GET", f"/operations/{operation_id}")).json()["audits"]
-        assert audit["who"] == "ada for bob"
-        browser = Browser(port)
-        await browser.sign_in("vera")
-        text = (await browser.page("/ui/configuration")).text
-        assert '"durable"' in text or "durable:" in text
-        assert not any(token in text for token in TOKENS.values())
 
 
 # -- what is shown and done -------------------------------------------------------------------------------------------
@@ -496,6 +462,12 @@ async def test_the_way_back(port: Port) -> None:
     assert port.desk.record(record.identity.operation_id) == record
 
 
+def keeping(port: Port, **changes: Any) -> None:
+    """From now on responses are kept so."""
+    treatment = replace(TREATMENT, keep=replace(TREATMENT.keep, **changes))
+    port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=treatment)])
+
+
 @pytest.mark.parametrize(
     ("body", "shown", "hint"),
     [
@@ -508,10 +480,8 @@ async def test_the_way_back(port: Port) -> None:
 async def test_the_body_that_is_shown(port: Port, body: str, shown: str, hint: str) -> None:
     """As text, and no more than its beginning; what of it is kept is said."""
     _, browser, path = await port.opened("olga")
-    keep = replace(TREATMENT, keep=replace(TREATMENT.keep, body_bytes_max=100_000))
-    port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=keep)])
-    pasted = f"HTTP/1.1 200 OK\n\n{body}"
-    page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})
+    keeping(port, body_bytes_max=100_000)
+    page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": f"HTTP/1.1 200 OK\n\n{body}"})
     for found in (page, await browser.post(path, page.forms[path])):
         assert shown in found.text
         assert f"{shown}é" not in found.text
@@ -532,11 +502,8 @@ async def test_a_body_that_is_no_text(port: Port) -> None:
 
 async def test_what_is_redacted_is_not_shown(port: Port) -> None:
     """The preview shows what repeats get, and not what was pasted."""
-    record = await port.desk.in_state(State.IN_DOUBT)
-    keep = replace(TREATMENT.keep, redaction=Redaction((parse_pointer("/card/number"),)), reads_bodies=True)
-    treatment = replace(TREATMENT, keep=keep)
-    port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=treatment)])
-    browser, path = await port.signed_in("olga"), f"/ui/operations/{record.identity.operation_id}/resolve"
+    _, browser, path = await port.opened("olga")
+    keeping(port, redaction=Redaction((parse_pointer("/card/number"),)), reads_bodies=True)
     pasted = 'HTTP/1.1 200 OK\nContent-Type: application/json\n\n{"card": {"number": "4242"}, "id": 7}'
     page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": pasted})
     assert '"id"' in page.text
@@ -546,17 +513,14 @@ async def test_what_is_redacted_is_not_shown(port: Port) -> None:
 
 async def test_somebody_was_faster(port: Port) -> None:
     """A form is of the record that it showed: the second of two gets 409 and what is now, and changes nothing."""
-    record = await port.desk.in_state(State.IN_DOUBT)
+    record, second, path = await port.opened("olga")
     operation_id = record.identity.operation_id
-    first, second = await port.signed_in("ada"), await port.signed_in("olga")
-    path = f"/ui/operations/{operation_id}/resolve"
     form = {**(await second.page(path)).forms[path], "way": "happened", "why": "mine", "pasted": RESPONSE}
     forced = {**FORCED, "why": "first", "typed": str(operation_id)[:8]}
-    assert (await first.submit(path, forced)).status == 200
+    assert (await (await port.signed_in("ada")).submit(path, forced)).status == 200
     after = port.desk.record(operation_id)
     late = await second.post(path, {**form, "confirmed": "yes"})
-    assert late.status == 409
-    assert "nothing was changed" in late.text
+    assert (late.status, "nothing was changed" in late.text) == (409, True)
     assert port.desk.record(operation_id) == after
 
 
@@ -633,7 +597,8 @@ async def test_another_number_by_now(port: Port) -> None:
 
 
 async def test_many_is_no_way_around_a_role(port: Port) -> None:
-    """A viewer is offered nothing and does nothing; all of them at once is nothing that a form can ask for."""
+    """A viewer is offered nothing and does nothing; all of them at once is nothing that a form can ask for. What stands
+    in the address of a form is text, and a filter that is none is said to be so."""
     record = await port.desk.kept(State.DEAD_LETTER)
     viewer, operator = await port.signed_in("vera"), await port.signed_in("olga")
     page = await viewer.page("/ui/dead-letters")
@@ -648,19 +613,13 @@ async def test_many_is_no_way_around_a_role(port: Port) -> None:
     every = {**form, "form_token": chosen["form_token"], "route": ""}
     assert (await operator.post(path, every)).status == 400
     assert "Confirm" not in (await operator.page(path)).text
-    assert port.desk.record(record.identity.operation_id) == record
-
-
-async def test_a_hostile_filter(port: Port) -> None:
-    """What stands in an address is text, and a filter that is none is said to be so."""
-    browser = await port.signed_in("olga")
-    hostile = await browser.get(f"/ui/dead-letters/requeue?route={quote_plus(HOSTILE)}")
-    assert "<script>alert" not in hostile.body.decode()
+    hostile = await operator.get(f"{path}?route={quote_plus(HOSTILE)}")
+    assert b"<script>alert" not in hostile.body
     assert "No dead letter matches." in hostile.text
     for wrong in ("older_than=soon", "reason=bored", "route=&reason=&older_than="):
-        refused = await browser.get(f"/ui/dead-letters/requeue?{wrong}")
-        assert refused.status == 400
-        assert "Nothing was changed" in refused.text
+        refused = await operator.get(f"{path}?{wrong}")
+        assert (refused.status, "Nothing was changed" in refused.text) == (400, True)
+    assert port.desk.record(record.identity.operation_id) == record
 
 
 async def test_the_oldest_doubt_is_first(port: Port) -> None:
@@ -668,7 +627,7 @@ async def test_the_oldest_doubt_is_first(port: Port) -> None:
     late, early = await port.desk.in_state(State.CLAIMED), await port.desk.in_state(State.CLAIMED)
     for record in (early, late):
         port.desk.memory.clock.advance(LEASE_SECONDS / 3)
-        port.desk.say(Abandon(record.identity.operation_id, record.token, record.attempt_id, "timeout"))
+        port.desk.abandon(record)
     ids = [str(record.identity.operation_id) for record in (early, late)]
     browser = await port.signed_in("vera")
     assert "In doubt, the oldest first" in (await browser.page("/ui/")).text
@@ -745,32 +704,26 @@ async def test_hostile_text_is_text(port: Port) -> None:
 
 
 async def test_the_store_is_away(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is ever said to be empty that could not be asked; what needs no store is shown."""
-    browser = await port.signed_in("vera")
-    away(port.desk, monkeypatch, NotApplied("connection refused"), *READS)
-    page = await browser.page("/ui/")
-    assert "The durable store could not be asked: connection refused" in page.text
-    assert "No operation is in doubt" not in page.text
-    for path in ("operations", "dead-letters", "sinks", "pauses", "memory", "audit", f"operations/{UUID(int=7)}"):
-        response = await browser.get(f"/ui/{path}")
-        assert response.status == 503, path
-        text = response.text
-        assert "It could not be asked" in text
-        assert not re.search(r"No operation is|There are no|Nobody changed|Nothing is", text)
-    for path in ("journal", "routes", "configuration", "find"):
-        await browser.page(f"/ui/{path}")
-
-
-async def test_the_store_goes_away_in_an_action(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a change was made whose acknowledgement is missing is not known, and given again it is found out."""
+    """Nothing is ever said to be empty that could not be asked; what needs no store is shown. Whether a change was made
+    whose acknowledgement is missing is not known, and given again it is found out."""
     _, browser, path = await port.opened("ada", State.COMPLETED, "purge")
     form = {**(await browser.page(path)).forms[path], "why": "asked to"}
     with monkeypatch.context() as patch:
         away(port.desk, patch, Indefinite("the connection was lost"), "apply")
         response = await browser.post(path, form)
-    assert response.status == 503
-    assert "It is not known whether this was done" in response.text
+    assert (response.status, "It is not known whether this was done" in response.text) == (503, True)
     assert (await browser.post(path, form)).status == 200
+
+    away(port.desk, monkeypatch, NotApplied("connection refused"), *READS)
+    page = await browser.page("/ui/")
+    assert "The durable store could not be asked: connection refused" in page.text
+    assert "No operation is in doubt" not in page.text
+    for place in ("operations", "dead-letters", "sinks", "pauses", "memory", "audit", f"operations/{UUID(int=7)}"):
+        response = await browser.get(f"/ui/{place}")
+        assert (response.status, "It could not be asked" in response.text) == (503, True), place
+        assert not re.search(r"No operation is|There are no|Nobody changed|Nothing is", response.text)
+    for place in ("journal", "routes", "configuration", "find"):
+        await browser.page(f"/ui/{place}")
 
 
 _ID = "00000000-0000-8000-8000-000000000000"
@@ -819,7 +772,6 @@ async def test_a_path_and_its_role(port: Port, least: str, method: str, path: st
         assert b"There is nothing here." not in response.body, name
 
 
-RECORD = ("form_token", "token", "why")
 BODIES = {
     "resolve": {"completed", "never_happened", "drop", "force", "token", "why", "by"},
     "requeue": {"token", "why", "by"},
@@ -838,54 +790,18 @@ async def test_the_members_of_a_body(port: Port, verb: str) -> None:
     assert set(names.partition(";")[0].split(", ")) == BODIES[verb]
 
 
-@pytest.mark.parametrize(
-    ("state", "verb", "fields"),
-    [
-        (State.DEAD_LETTER, "requeue", RECORD),
-        (State.DEAD_LETTER, "withdraw", RECORD),
-        (State.COMPLETED, "purge", RECORD),
-        (State.TOMBSTONE, "erase", (*RECORD, "typed")),
-        (State.IN_DOUBT, "resolve", ("file", "form_token", "form_token", "pasted", "token", "token", "way", "way")),
-    ],
-)
-async def test_the_form_of_an_operation(port: Port, state: State, verb: str, fields: tuple[str, ...]) -> None:
-    """Its page leads to it, and it asks for no more than this."""
-    kept = state is State.DEAD_LETTER
-    record = await (port.desk.kept(state) if kept else port.desk.in_state(state))
-    path, browser = f"/ui/operations/{record.identity.operation_id}", await port.signed_in("ada")
-    assert f"{path}/{verb}" in (await browser.page(path)).links
-    expected = fields if verb != "resolve" else (*fields, "why", "why")
-    assert await fields_of(browser, f"{path}/{verb}") == sorted(expected)
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/ui/sinks/s/suspend", RECORD),
-        ("/ui/sinks/s/resume", RECORD),
-        ("/ui/events/e/redeliver", RECORD),
-        ("/ui/pauses/charge/pause", RECORD),
-        ("/ui/pauses/charge/resume", RECORD),
-        (f"/ui/journal/{_ID}/1/acknowledge", RECORD),
-        ("/ui/memory/accept-loss", (*RECORD, "typed")),
-        ("/ui/configuration/reload", RECORD),
-        ("/ui/find", ("body", "caller", *("form_token",) * 3, "headers", "id", "key", "route")),
-        ("/ui/explain", ("body", "file", "form_token", "headers", "method", "peer", "response", "url", "with_record")),
-        ("/ui/operations", ("caller", "older_than", "path", "request_id", "route", "state", "status", "why")),
-        # Its filter, and the one of many at once.
-        ("/ui/dead-letters", ("caller", "path", "request_id", "status", "why", *("older_than", "reason", "route") * 2)),
-        ("/ui/dead-letters/requeue", ("older_than", "reason", "route")),
-    ],
-)
-async def test_the_form_of_a_page(port: Port, path: str, fields: tuple[str, ...]) -> None:
-    """It asks for no more than this."""
-    assert await fields_of(await port.signed_in("ada"), path) == sorted(fields)
-
-
-async def fields_of(browser: Browser, path: str) -> list[str]:
-    """The names of all fields of a page, but for the forms of its head: one finds, one signs out."""
-    page = await browser.page(path)
-    names = [about["name"] or "" for tag, about in page.elements if "name" in about and tag != "meta"]
-    for name in ("form_token", "id", "form_token"):
-        names.remove(name)
-    return sorted(names)
+async def test_the_form_of_an_operation(port: Port) -> None:
+    """The page of an operation leads to what may be done to it, and to nothing else."""
+    browser, kept = await port.signed_in("ada"), (State.ACCEPTED, State.DEAD_LETTER)
+    for state, verbs in {
+        State.DEAD_LETTER: {"requeue", "withdraw"},
+        State.ACCEPTED: {"withdraw"},
+        State.COMPLETED: {"purge", "response"},
+        State.TOMBSTONE: {"erase"},
+        State.IN_DOUBT: {"resolve"},
+        State.CLAIMED: set(),
+    }.items():
+        record = await (port.desk.kept(state) if state in kept else port.desk.in_state(state))
+        path = f"/ui/operations/{record.identity.operation_id}"
+        page = await browser.page(path)
+        assert {link.removeprefix(f"{path}/") for link in page.links if link.startswith(f"{path}/")} == verbs

@@ -71,15 +71,6 @@ async def test_a_proxy_names_a_person(tmp_path: Path) -> None:
         assert (await browser.get(f"/ui/operations/{operation_id}/purge")).status == 403
 
 
-async def test_the_role_of_a_group(tmp_path: Path) -> None:
-    """It is the highest of those that are listed, with blanks or without."""
-    async with proxied(tmp_path) as it:
-        for groups, role in {"staff": "viewer", "staff,sre": "admin", " support ,staff": "operator"}.items():
-            browser = named(it, "alice", groups)
-            assert (await browser.go_on()).status == 303
-            assert f"alice ({role})" in (await browser.page("/ui/")).text
-
-
 async def test_the_role_of_a_name(tmp_path: Path) -> None:
     """Without a header for groups, roles are by name, and such a header means nothing."""
     async with proxied(tmp_path, groups=None, roles={"operator": ["alice"]}) as it:
@@ -143,23 +134,32 @@ async def test_a_session_needs_the_same_word_again(tmp_path: Path) -> None:
     async with proxied(tmp_path) as it:
         alice = named(it, "alice", "sre")
         await alice.go_on()
-        cookie, port = alice.cookie, alice.port
-        assert (await Browser(port, cookie).get("/ui/")).status == 303
-        bob = named(it, "bob", "sre")
-        bob.cookie = cookie
+        assert (await Browser(alice.port, alice.cookie).get("/ui/")).status == 303
+        bob, lower, none = named(it, "bob", "sre"), named(it, "alice", "staff"), named(it, "alice", "cooks")
+        for browser in (bob, lower, none):
+            browser.cookie = alice.cookie
         assert (await bob.get("/ui/")).status == 303
-        lower = named(it, "alice", "staff")
-        lower.cookie = cookie
+        assert (await none.get("/ui/")).status == 303
         assert "alice (viewer)" in (await lower.page("/ui/")).text
         assert (await lower.get("/ui/configuration/reload")).status == 403
-        none = named(it, "alice", "cooks")
-        none.cookie = cookie
-        assert (await none.get("/ui/")).status == 303
 
 
-async def test_a_name_is_not_its_token(tmp_path: Path) -> None:
-    """Whom a proxy calls as a token is called has not the session of that token, nor the other way round."""
+async def test_names_and_groups(tmp_path: Path) -> None:
+    """The role is the highest of the groups that are listed, with blanks or without. A name is text wherever it is
+    shown, and one with the mark of sessions is one name. It has not the session of a token that is called so, nor the
+    other way round."""
     async with proxied(tmp_path) as it:
+        for groups, role in {"staff": "viewer", "staff,sre": "admin", " support ,staff": "operator"}.items():
+            browser = named(it, "alice", groups)
+            assert (await browser.go_on()).status == 303
+            assert f"alice ({role})" in (await browser.page("/ui/")).text
+        for name in (HOSTILE, "a|b", "ada|1|00|http://localhost"):
+            browser = named(it, name, "staff")
+            assert b"<script>alert" not in (await browser.get("/ui/sign-in")).body
+            assert (await browser.go_on()).status == 303
+            page = await browser.get("/ui/audit")
+            assert b"<script>alert" not in page.body
+            assert name in page.text
         ada, vouched = await it.signed_in("ada"), named(it, "ada", "staff")
         vouched.cookie = ada.cookie
         assert "ada (admin)" in (await vouched.page("/ui/")).text
@@ -168,24 +168,20 @@ async def test_a_name_is_not_its_token(tmp_path: Path) -> None:
         assert (await Browser(ada.port, vouched.cookie).get("/ui/")).status == 303
 
 
-async def test_what_else_a_proxy_adds(tmp_path: Path) -> None:
-    """A header with its own credentials is no wrong token, and nobody behind it is throttled for it."""
+async def test_a_proxy_is_not_for_the_api(tmp_path: Path) -> None:
+    """Any web page can make a browser send what a proxy adds to; programs need a token. A header with the proxy's own
+    credentials is no wrong token, and nobody behind it is throttled for it."""
     async with proxied(tmp_path) as it:
+        browser = named(it, "alice", "sre")
+        await browser.go_on()
+        assert (await browser.get("/operations")).status == 401
+        assert (await browser.upload("/config/reload", b"{}", "application/json")).status == 401
         for value in ("Basic YWxpY2U6", "Bearer a.b.c"):
             browser = named(it, "alice", "sre")
             browser.added.append(("Authorization", value))
             await browser.go_on()
             assert [(await browser.get("/ui/")).status for _ in range(12)] == [200] * 12
             assert (await browser.sign_in("vera")).status == 303
-
-
-async def test_a_proxy_is_not_for_the_api(tmp_path: Path) -> None:
-    """Any web page can make a browser send what a proxy adds to; programs need a token."""
-    async with proxied(tmp_path) as it:
-        browser = named(it, "alice", "sre")
-        await browser.go_on()
-        assert (await browser.get("/operations")).status == 401
-        assert (await browser.upload("/config/reload", b"{}", "application/json")).status == 401
 
 
 async def test_forged_requests_behind_a_proxy(tmp_path: Path) -> None:
@@ -228,28 +224,12 @@ async def test_a_reload_changes_roles(tmp_path: Path) -> None:
     async with proxied(tmp_path) as it:
         browser, ada = named(it, "alice", "support"), await it.signed_in("ada")
         await browser.go_on()
-        it.rewrite("- support", "- cooks")
-        assert (await ada.submit("/ui/configuration/reload", {"why": "she left"})).status == 200
-        assert (await browser.get("/ui/")).status == 303
-        it.rewrite("- cooks", "- support")
-        assert (await ada.submit("/ui/configuration/reload", {"why": "she is back"})).status == 200
-        assert (await browser.get("/ui/")).status == 200
-        it.rewrite(SECRET, f"{SECRET}-2")
-        assert (await ada.submit("/ui/configuration/reload", {"why": "rotated"})).status == 200
-        assert (await browser.get("/ui/")).status == 303
+        changes = (("- support", "- cooks", 303), ("- cooks", "- support", 200), (SECRET, f"{SECRET}-2", 303))
+        for old, new, status in changes:
+            it.rewrite(old, new)
+            assert (await ada.submit("/ui/configuration/reload", {"why": "a change"})).status == 200
+            assert (await browser.get("/ui/")).status == status
         assert SECRET not in (await ada.page("/ui/configuration")).text
-
-
-async def test_a_hostile_name(tmp_path: Path) -> None:
-    """It is text wherever it is shown, and one with the mark of sessions is one name."""
-    async with proxied(tmp_path) as it:
-        for name in (HOSTILE, "a|b", "ada|1|00|http://localhost"):
-            browser = named(it, name, "staff")
-            assert "<script>alert" not in (await browser.get("/ui/sign-in")).body.decode()
-            assert (await browser.go_on()).status == 303
-            page = await browser.get("/ui/audit")
-            assert "<script>alert" not in page.body.decode()
-            assert name in page.text
 
 
 # -- an issuer --------------------------------------------------------------------------------------------------------
@@ -302,63 +282,53 @@ def unsigned(issuer: Issuer, **claims: Any) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
 
 
+NOBODYS: dict[str, tuple[dict[str, Any], str]] = {
+    "expired": ({"exp": 1}, "The token has expired"),
+    "audience": ({"aud": "another"}, "The token is for another audience"),
+    "issuer": ({"iss": "https://evil.test"}, "The token is from another issuer"),
+    "signature": (
+        {"key": replace(signing_key("another"), key_id="k1")},
+        "The signature of the token is not its issuer's",
+    ),
+    "nameless": ({"email": None}, "The token does not name its caller"),
+    "unprintable": ({"email": "a\nb"}, "nobody is named"),
+    "no-groups": ({"groups": None}, "alice has no role here"),
+    "empty": ({"groups": []}, "alice has no role here"),
+    "others": ({"groups": ["STAFF", 7, ["sre"]]}, "alice has no role here"),
+    "joined": ({"groups": "sre,staff"}, "alice has no role here"),
+    "alg-none": ({"alg": "none"}, "signed by an algorithm that is not accepted"),
+}
+
+
 @pytest.mark.parametrize("header", ["Authorization", "X-Forwarded-Access-Token"])
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"exp": 1}, "The token has expired"),
-        ({"aud": "another"}, "The token is for another audience"),
-        ({"iss": "https://evil.test"}, "The token is from another issuer"),
-        ({"key": replace(signing_key("another"), key_id="k1")}, "The signature of the token is not its issuer's"),
-        ({"email": None}, "The token does not name its caller"),
-        ({"email": "a\nb"}, "nobody is named"),
-        ({"groups": None}, "alice has no role here"),
-        ({"groups": []}, "alice has no role here"),
-        ({"groups": ["STAFF", 7, ["sre"]]}, "alice has no role here"),
-        ({"groups": "sre,staff"}, "alice has no role here"),
-        ({"alg": "none"}, "signed by an algorithm that is not accepted"),
-    ],
-    ids=[
-        "expired", "audience", "issuer", "signature", "nameless", "unprintable", "no-groups", "empty", "others",
-        "joined", "alg-none",
-    ],
-)  # fmt: skip
-async def test_a_token_that_names_nobody(tmp_path: Path, header: str, changes: dict[str, Any], why: str) -> None:
+async def test_a_token_that_names_nobody(tmp_path: Path, header: str) -> None:
     """It signs nobody in, says why, and is no failure of whoever is behind the same proxy."""
     async with issued(tmp_path, header) as (it, issuer):
-        claims = {"email": "alice", "groups": ["sre"]} | changes
-        make = unsigned if claims.pop("alg", "") else lambda issuer, **claims: issuer.token(time(), **claims)
-        browser = handed(it, header, make(issuer, **claims))
-        for _ in range(12):
-            assert why in (await browser.get("/ui/sign-in")).words
-        assert (await browser.go_on()).status == 401
-        assert await refused_sign_ins(it) == 1
-        assert (await browser.sign_in("vera")).status == 303
-
-
-async def test_tokens_of_two(tmp_path: Path) -> None:
-    """Two headers name nobody, whatever each of them says."""
-    async with issued(tmp_path, "X-Token") as (it, issuer):
-        browser = handed(it, "X-Token", issuer.token(time(), email="alice", groups=["sre"]))
-        browser.added *= 2
-        assert "X-Token is given more than once" in (await browser.get("/ui/sign-in")).words
-        assert (await browser.go_on()).status == 401
+        for number, (changes, why) in enumerate(NOBODYS.values(), 1):
+            claims = {"email": "alice", "groups": ["sre"]} | changes
+            make = unsigned if claims.pop("alg", "") else lambda issuer, **claims: issuer.token(time(), **claims)
+            browser = handed(it, header, make(issuer, **claims))
+            for _ in range(12):
+                assert why in (await browser.get("/ui/sign-in")).words
+            assert (await browser.go_on()).status == 401
+            assert await refused_sign_ins(it) == number
+            assert (await browser.sign_in("vera")).status == 303
 
 
 async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
-    """One that has expired has no session, and a refreshed one has it again."""
+    """One that has expired has no session, and a refreshed one has it again. Two headers name nobody, whatever each of
+    them says."""
     async with issued(tmp_path, "X-Token", leeway="0s") as (it, issuer):
         now = time()
-        browser = handed(it, "X-Token", issuer.token(now, email="alice", groups=["sre"]))
+        fresh = ("X-Token", issuer.token(now, email="alice", groups=["sre"]))
+        expired = ("X-Token", issuer.token(now, email="alice", groups=["sre"], exp=int(now)))
+        browser = handed(it, *fresh)
         await browser.go_on()
-        assert (await browser.get("/ui/")).status == 200
-        fresh, browser.added = (
-            browser.added,
-            [("X-Token", issuer.token(now, email="alice", groups=["sre"], exp=int(now)))],
-        )
-        assert (await browser.get("/ui/")).status == 303
-        browser.added = fresh
-        assert (await browser.get("/ui/")).status == 200
+        for added, status in (([fresh], 200), ([expired], 303), ([fresh], 200), ([fresh, fresh], 303)):
+            browser.added = added
+            assert (await browser.get("/ui/")).status == status
+        assert "X-Token is given more than once" in (await browser.get("/ui/sign-in")).words
+        assert (await browser.go_on()).status == 401
 
 
 async def test_an_issuer_that_is_away(tmp_path: Path) -> None:

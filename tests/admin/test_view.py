@@ -14,7 +14,6 @@ from gateway.admin.pages.pictures import strip
 from gateway.admin.reports import ago, lasted, moment, span
 from gateway.admin.resolution import Policies
 from gateway.admin.view import (
-    Inspected,
     Told,
     advice,
     described,
@@ -31,8 +30,6 @@ from gateway.core.operation import (
     HISTORY_LAST,
     MICROSECONDS,
     PROBE,
-    Abandon,
-    Complete,
     Disprove,
     Entry,
     Event,
@@ -40,7 +37,6 @@ from gateway.core.operation import (
     Prove,
     Purge,
     Record,
-    Release,
     RequestInfo,
     Snapshot,
     State,
@@ -50,26 +46,22 @@ from gateway.core.operation import (
 )
 from gateway.core.recovery import Hold, Probe, Recovery, Resend, answered_doubt
 from gateway.store.operations import AUDITS_MAX, AuditEntry
-from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk
+from tests.admin.hand import AUDIT, CHARGE, LEASE_SECONDS, RESPONSE, SETTLE_SECONDS, TREATMENT, Desk, ids
 from tests.admin.test_pages import HOSTILE, Port, port
 from tests.support.memory_store import Kept
 
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"), (0.9, "0s"), (59, "59s"), (60, "1m"), (61, "1m 1s"), (3600, "1h"), (3661, "1h 1m"), (3601, "1h"),
-        (86400, "1d"), (90061, "1d 1h"), (864000, "10d"), (36000, "10h"), (-5, "0s"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_span(seconds: float, text: str) -> None:
-    """Two units at most, the largest first."""
-    assert span(round(seconds * MICROSECONDS)) == text
+SPANS = {
+    0: "0s", 0.9: "0s", 59: "59s", 60: "1m", 61: "1m 1s", 3600: "1h", 3661: "1h 1m", 3601: "1h",
+    86400: "1d", 90061: "1d 1h", 864000: "10d", 36000: "10h", -5: "0s",
+}  # fmt: skip
+TOOK = {-5: "0 ms", 1_999: "1 ms", 1_000_000: "1.0 s", 59_999_999: "60.0 s", 61_000_000: "1m 1s"}
 
 
-def test_moments() -> None:
-    """Times are UTC, and told with how far they are from the store's now."""
+def test_times() -> None:
+    """Spans have two units at most, the largest first, or are to the millisecond or tenth of a second. Times are UTC,
+    and told with how far they are from the store's now."""
+    assert {seconds: span(round(seconds * MICROSECONDS)) for seconds in SPANS} == SPANS
+    assert {duration_us: lasted(duration_us) for duration_us in TOOK} == TOOK
     at_us = 1_800_000_000 * MICROSECONDS
     assert moment(at_us) == "2027-01-15T08:00:00Z"
     assert ago(at_us, at_us + 61 * MICROSECONDS) == "1m 1s ago"
@@ -127,17 +119,19 @@ async def test_a_dead_letter() -> None:
     """It shows why it is one and what the service said, and the size of what is kept, which nobody can read here."""
     desk = Desk()
     record = await desk.kept(State.DEAD_LETTER)
+    about, text = await look(desk, record)
+    assert about["delivery"] == {
+        "answers": 1, "failure": "answered_401", "reason": "unauthorized", "request_bytes": 40,
+    }  # fmt: skip
+    assert (text["kept request"], text["last failure"]) == ("40 bytes, encrypted", "answered_401")
+    row = table_row(desk.store.read_now(record.identity.operation_id))
+    assert row.split()[-2:] == ["unauthorized", "charge"]
+
+
+async def look(desk: Desk, record: Record) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is shown of it, as JSON, and as lines by their labels."""
     inspected = await desk.operations.inspect(record.identity.operation_id)
-    assert full_json(inspected)["delivery"] == {
-        "answers": 1,
-        "failure": "answered_401",
-        "reason": "unauthorized",
-        "request_bytes": 40,
-    }
-    lines = list(full_text(inspected))
-    for line in ("kept request      40 bytes, encrypted", "last failure      answered_401"):
-        assert line in lines
-    assert table_row(inspected.snapshot).split()[-2:] == ["unauthorized", "charge"]
+    return full_json(inspected), {line[:16].strip(): line[18:] for line in full_text(inspected)}
 
 
 @pytest.mark.parametrize(
@@ -228,20 +222,13 @@ async def test_location_that_a_terminal_would_obey() -> None:
     assert "\x1b" not in json_line(described(snapshot, has_body=False))
 
 
-def text_of(inspected: Inspected) -> dict[str, str]:
-    """The lines by their labels."""
-    return {line[:16].strip(): line[18:] for line in full_text(inspected)}
-
-
 async def test_where_a_request_is_found_in_the_logs_of_others() -> None:
     """Method, host, path and ids of the last attempt's request are shown, and what the service said."""
     desk = Desk()
     record = await desk.in_state(State.IN_DOUBT)
     request = RequestInfo("POST", "shop.example", "/charges", "req-7", "4bf92f3577b34da6a3ce929d0e0e4736")
-    changed = replace(record, request=request, doubt=answered_doubt(503))
-    desk.memory.records[record.identity.operation_id] = changed
-    inspected = await desk.operations.inspect(record.identity.operation_id)
-    about, text = full_json(inspected), text_of(inspected)
+    desk.memory.records[record.identity.operation_id] = replace(record, request=request, doubt=answered_doubt(503))
+    about, text = await look(desk, record)
     assert about["request"] == {
         "method": "POST", "host": "shop.example", "path": "/charges",
         "request_id": "req-7", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
@@ -252,9 +239,15 @@ async def test_where_a_request_is_found_in_the_logs_of_others() -> None:
     assert text["in doubt because"] == "answered_503"
 
 
-def desk_with(recovery: Recovery) -> Desk:
-    treatment = replace(TREATMENT, recovery=recovery)
-    return Desk(Policies("shop", [replace(CHARGE, treatment=treatment)]))
+async def doubtful(recovery: Recovery) -> tuple[Desk, Record]:
+    """An operation in doubt whose request is known, on a route that recovers so."""
+    desk = Desk(Policies("shop", [replace(CHARGE, treatment=replace(TREATMENT, recovery=recovery))]))
+    record = replace(await desk.in_state(State.IN_DOUBT), request=RequestInfo("POST", "shop.example", "/charges"))
+    desk.memory.records[record.identity.operation_id] = record
+    return desk, record
+
+
+ASKABLE = Probe("/s?o={operation_id}", host=b"h")
 
 
 @pytest.mark.parametrize(
@@ -262,89 +255,68 @@ def desk_with(recovery: Recovery) -> Desk:
     [
         (Hold(), "hold", "Nothing happens to it until an operator resolves it. Find out at the service"),
         (Resend(), "resend", "The next repeat of its request is sent to the service again; nothing happens before"),
-        (
-            Probe("/s?k={key}", host=b"h"),
-            "probe",
-            "It cannot be probed: it was claimed before its route had this probe",
-        ),
-        (
-            Probe("/s?o={operation_id}", host=b"h"),
-            "probe",
-            "A running gateway is about to ask the service about it. Find",
-        ),
+        (Probe("/s?k={key}", host=b"h"), "probe", "It cannot be probed: it was claimed before its route had this"),
+        (ASKABLE, "probe", "A running gateway is about to ask the service about it. Find"),
     ],
     ids=["hold", "resend", "unaskable", "probe"],
 )
 async def test_what_happens_without_an_operator(recovery: Recovery, policy: str, step: str) -> None:
     """What to do begins with what gateways do by themselves."""
-    desk = desk_with(recovery)
-    record = await desk.in_state(State.IN_DOUBT)
-    changed = replace(record, request=RequestInfo("POST", "shop.example", "/charges"))
-    desk.memory.records[record.identity.operation_id] = changed
-    inspected = await desk.operations.inspect(record.identity.operation_id)
-    about, text = full_json(inspected), text_of(inspected)
+    about, text = await look(*await doubtful(recovery))
     assert about["recovery"] == {"policy": policy}
     assert text["recovery"] == policy
     assert about["next"].startswith(step)
     assert text["what to do"] == about["next"]
-    assert "next probe" not in text or text["next probe"] == "due"
+    assert text.get("next probe", "due") == "due"
 
 
 async def test_the_last_probe_and_the_next() -> None:
     """When it was asked about last, what that came to, and when it is asked again."""
-    desk = desk_with(Probe("/s?o={operation_id}", host=b"h"))
-    record = await desk.in_state(State.IN_DOUBT)
-    operation_id = record.identity.operation_id
-    desk.memory.records[operation_id] = replace(record, request=RequestInfo("POST", "shop.example", "/charges"))
-    lease = await desk.store.cold.recover(operation_id, record.token, microseconds(90), is_urgent=False)
+    desk, record = await doubtful(ASKABLE)
+    cold = desk.store.cold
+    lease = await cold.recover(record.identity.operation_id, record.token, microseconds(90), is_urgent=False)
     assert lease is not None
-    text = text_of(await desk.operations.inspect(operation_id))
+    _, text = await look(desk, record)
     assert text["next probe"] == "under way"
     assert text["what to do"].startswith("A running gateway is asking the service about it. ")
-    await desk.store.cold.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
+    await cold.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
     desk.memory.clock.advance(60)
-    inspected = await desk.operations.inspect(operation_id)
-    assert full_json(inspected)["recovery"] == {
+    about, text = await look(desk, record)
+    assert about["recovery"] == {
         "policy": "probe",
         "probes": 1,
         "last_probe_at": "2027-01-15T08:00:00Z",
         "last_finding": "the status is 500, which no rule matches",
         "next_probe_at": "2027-01-15T08:02:00Z",
     }
-    text = text_of(inspected)
     assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): the status is 500, which no rule matches"
     assert text["next probe"] == "2027-01-15T08:02:00Z (in 1m)"
     assert "2027-01-15T08:02:00Z (in 1m), and sooner for a repeat" in text["what to do"]
     desk.memory.clock.advance(60)
-    due = await desk.operations.inspect(operation_id)
-    assert "next_probe_at" not in full_json(due)["recovery"]
-    assert text_of(due)["next probe"] == "due"
+    about, text = await look(desk, record)
+    assert "next_probe_at" not in about["recovery"]
+    assert text["next probe"] == "due"
 
 
 __all__ = ["port"]
 
-LEASE_US = microseconds(LEASE_SECONDS)
-WINDOWS_US = TREATMENT.replay_us, TREATMENT.remember_us
 FINDING = "the status is 404, which no rule matches"
 PAGE_SECONDS_MAX = 0.3
 
 
-def ids(record: Record) -> tuple[Any, int, Any]:
-    return record.identity.operation_id, record.token, record.attempt_id
-
-
-def taken_over(desk: Desk, record: Record, holder: str = "other:2:b") -> Record:
+def taken_over(desk: Desk, record: Record) -> Record:
     request = RequestInfo("POST", "api.test", "/charges")
-    return desk.say(Takeover(record.identity.operation_id, record.token, uuid4(), holder, LEASE_US, request))
+    holder = "other:2:b"
+    takeover = Takeover(*ids(record)[:2], uuid4(), holder, microseconds(LEASE_SECONDS), request)
+    return desk.say(takeover)
 
 
-async def probed(desk: Desk, record: Record, finding: str = FINDING) -> None:
+async def probed(desk: Desk, record: Record) -> None:
     desk.memory.clock.advance(2)
-    cold = desk.store.cold
-    lease = await cold.recover(record.identity.operation_id, record.token, LEASE_US, is_urgent=True)
+    lease = await desk.store.cold.recover(*ids(record)[:2], microseconds(LEASE_SECONDS), is_urgent=True)
     assert lease is not None
     desk.memory.clock.advance(2)
-    await cold.put_off(lease, 0, finding)
+    await desk.store.cold.put_off(lease, 0, FINDING)
 
 
 async def shown(desk: Desk, record: Record) -> tuple[list[str], list[dict[str, Any]]]:
@@ -363,25 +335,30 @@ async def test_one_attempt() -> None:
     assert words == ["sent: token 1, host:1:a; under way"]
     assert about == {"at": "2027-01-15T08:00:00Z", "event": "attempt", "token": 1, "how": "claim", "holder": "host:1:a"}
     desk.memory.clock.advance(2.345)
-    done = desk.say(Complete(*ids(record), RESPONSE, *WINDOWS_US))
-    assert done.history is None
+    assert desk.complete(record).history is None
     words, (about,) = await shown(desk, record)
     assert words == ["sent: token 1, host:1:a; answered after 2.3 s: status 201"]
     assert (about["ended"], about["seconds"], about["status"]) == ("complete", 2.345, 201)
 
 
 async def test_the_whole_of_a_doubt() -> None:
-    """Claimed, lapsed, probed, taken over, in doubt again, resolved: each in its order, with what came of it."""
+    """Claimed, lapsed, probed, taken over, in doubt again, resolved: each in its order, with what came of it. It is in
+    doubt since its first attempt ended: not since the claim, nor since it was sent again."""
     desk = Desk()
     record = await desk.in_state(State.CLAIMED)
     desk.memory.clock.advance(LEASE_SECONDS)
     await probed(desk, record)
     record = taken_over(desk, record)
     desk.memory.clock.advance(1)
-    record = desk.say(Abandon(*ids(record), "truncated_after_201"))
+    record = desk.abandon(record, "truncated_after_201")
+    about, text = await look(desk, record)
+    assert about["in_doubt_since"] == "2027-01-15T08:00:30Z"
+    assert text["in doubt since"] == "2027-01-15T08:00:30Z (5s ago)"
+    assert "in_doubt     2027-01-15T08:00:30Z  " in table_row(desk.store.read_now(record.identity.operation_id))
     desk.memory.clock.advance(60)
-    desk.say(Prove(*ids(record)[:2], uuid4(), RESPONSE, *WINDOWS_US, AUDIT))
-    words, about = await shown(desk, record)
+    windows_us = TREATMENT.replay_us, TREATMENT.remember_us
+    desk.say(Prove(*ids(record)[:2], uuid4(), RESPONSE, *windows_us, AUDIT))
+    words, history = await shown(desk, record)
     assert words == [
         "sent: token 1, host:1:a; its lease ended, in doubt after 30.0 s",
         f"asked the service: {FINDING}",
@@ -389,11 +366,11 @@ async def test_the_whole_of_a_doubt() -> None:
         "201",
         "found out: it happened, status 201: alice: ticket 7",
     ]
-    assert [each.get("how", each["event"]) for each in about] == ["claim", "probe", "takeover", "prove"]
-    assert about[-1]["who"] == "alice"
+    assert [each.get("how", each["event"]) for each in history] == ["claim", "probe", "takeover", "prove"]
+    assert history[-1]["who"] == "alice"
     inspected = await desk.operations.inspect(record.identity.operation_id)
-    now_us = inspected.snapshot.now_us
-    assert inspected.told.doubts == [(record.first_claimed_us + LEASE_US, now_us)]
+    lapsed_us = record.first_claimed_us + microseconds(LEASE_SECONDS)
+    assert inspected.told.doubts == [(lapsed_us, inspected.snapshot.now_us)]
 
 
 async def test_a_late_answer_ends_the_doubt() -> None:
@@ -401,7 +378,7 @@ async def test_a_late_answer_ends_the_doubt() -> None:
     desk = Desk()
     record = await desk.in_state(State.IN_DOUBT)
     desk.memory.clock.advance(60)
-    desk.say(Complete(*ids(record), RESPONSE, *WINDOWS_US))
+    desk.complete(record)
     words, _ = await shown(desk, record)
     assert words[1:] == ["answered late, status 201"]
     inspected = await desk.operations.inspect(record.identity.operation_id)
@@ -415,10 +392,9 @@ async def test_a_retry_is_no_takeover() -> None:
     """Of what had no effect, and of what was found not to have happened, the next attempt is a first one."""
     desk = Desk()
     record = await desk.in_state(State.CLAIMED, key="k")
-    desk.say(Release(*ids(record), 10**9, "answered_503"))
+    desk.release(record, "answered_503")
     desk.memory.clock.advance(1)
-    record = desk.say(desk.claim("k", read_token=record.token))
-    record = desk.say(Abandon(*ids(record), "closed"))
+    record = desk.abandon(desk.say(desk.claim("k", read_token=record.token)), "closed")
     desk.memory.clock.advance(1)
     desk.say(Disprove(*ids(record)[:2], uuid4(), 10**9, AUDIT))
     desk.memory.clock.advance(1)
@@ -453,15 +429,6 @@ async def test_after_the_record() -> None:
     audit = AuditEntry(7, Event.PURGE, 3, "alice", "gdpr")
     assert [each.text for each in told(None, [audit]).happenings] == ["response dropped: alice: gdpr"]
     assert strip(Told(), 0) is None
-
-
-@pytest.mark.parametrize(
-    ("duration_us", "text"),
-    [(-5, "0 ms"), (1_999, "1 ms"), (1_000_000, "1.0 s"), (59_999_999, "60.0 s"), (61_000_000, "1m 1s")],
-)
-def test_how_long_it_took(duration_us: int, text: str) -> None:
-    """To the millisecond, to a tenth of a second, or in two units."""
-    assert lasted(duration_us) == text
 
 
 async def full(desk: Desk, text: str = "x" * 200) -> Record:

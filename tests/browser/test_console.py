@@ -19,7 +19,7 @@ from tests.admin.shell import doubt
 from tests.admin.test_commands import ACCEPTING, ASYNC
 from tests.browser.install import environment, executable
 from tests.support.eventually import eventually
-from tests.support.house import House, house, status_of
+from tests.support.house import House, house, sqlite_store, status_of
 from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, Ending
 
@@ -29,25 +29,17 @@ TOKEN = "0123456789abcdef-operator"
 VIEWER = "0123456789abcdef-viewer"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 PAGES = [
-    "operations",
-    "find",
-    "dead-letters",
-    "sinks",
-    "pauses",
-    "journal",
-    "memory",
-    "audit",
-    "routes",
-    "observe",
-    "explain",
-    "configuration",
-]
+    "operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "observe",
+    "explain", "configuration",
+]  # fmt: skip
 RESPONSE = 'HTTP/1.1 201 Created\nContent-Type: application/json\n\n{"id":1}'
 
 
 @asynccontextmanager
-async def opened(running: House, said: list[str], **options: object) -> AsyncIterator[Page]:
-    """A page of the console, signed out. `said` gets what the browser's console says."""
+async def opened(running: House, *, noted: str = "", **options: object) -> AsyncIterator[Page]:
+    """A page of the console, signed out. Afterwards the browser's console has said nothing but what it notes of its own
+    accord: each response with the status `noted`."""
+    said: list[str] = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=executable(PLACE), env=environment(PLACE), args=["--no-sandbox"]
@@ -57,6 +49,7 @@ async def opened(running: House, said: list[str], **options: object) -> AsyncIte
         page.on("pageerror", lambda error: said.append(str(error)))
         yield page
         await browser.close()
+    assert [text for text in said if not noted or noted not in text] == []
 
 
 async def sign_in(page: Page, token: str = TOKEN) -> None:
@@ -102,14 +95,12 @@ async def explain(page: Page) -> None:
 
 async def test_a_doubt_is_ended(tmp_path: Path) -> None:
     """Found, pasted, previewed, confirmed: the retry is recovered, one execution, audited under the name."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         running.upstream.on("/charges", Answer(201))
         assert [status_of(await running.send("k0")) for _ in range(2)] == [(201, "stored"), (201, "replayed")]
         operation_id = await doubt(running)
         before = len(running.upstream.requests)
-        async with opened(running, said, viewport={"width": 1000, "height": 700}) as page:
+        async with opened(running, viewport={"width": 1000, "height": 700}) as page:
             await page.goto("/ui/")
             await page.screenshot(path=SHOTS / "sign-in.png")
             await check(page)
@@ -144,7 +135,6 @@ async def test_a_doubt_is_ended(tmp_path: Path) -> None:
             text = await page.inner_text("main")
             assert "olga" in text
             assert operation_id[:13] in text
-    assert said == []
 
 
 async def shoot(page: Page, name: str) -> None:
@@ -161,15 +151,13 @@ async def shoot(page: Page, name: str) -> None:
 @pytest.mark.parametrize("width", [1440, 390], ids=["wide", "narrow"])
 async def test_every_page(tmp_path: Path, width: int, scheme: str) -> None:
     """With something on it: axe finds nothing, and nothing is wider than the window."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     ending = ("" if width > 1000 else "-narrow") + ("" if scheme == "light" else "-dark")
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         running.upstream.on("/charges", Answer(201))
         assert status_of(await running.send("k0")) == (201, "stored")
         operation_id = [await doubt(running, f"k{number}") for number in (1, 2, 3)][-1]
         look = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-        async with opened(running, said, **look) as page:
+        async with opened(running, **look) as page:
             await sign_in(page)
             for name in ("", *PAGES):
                 await page.goto(f"/ui/{name}")
@@ -185,17 +173,14 @@ async def test_every_page(tmp_path: Path, width: int, scheme: str) -> None:
             await page.get_by_role("button", name="Find its callers").click()
             await page.get_by_text("callers were asked after").wait_for()
             await check(page)
-    assert said == []
 
 
 async def test_times_and_copies(tmp_path: Path) -> None:
     """Times are as they were chosen, also on the next page; what is copied is whole."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         operation_id = await doubt(running)
         options = {"permissions": ["clipboard-read", "clipboard-write"], "timezone_id": "Asia/Kolkata"}
-        async with opened(running, said, **options) as page:
+        async with opened(running, **options) as page:
             await sign_in(page)
             await page.goto("/ui/operations")
             time = page.locator("tbody time")
@@ -218,16 +203,13 @@ async def test_times_and_copies(tmp_path: Path) -> None:
                 await page.get_by_text("Copied").first.wait_for()
                 assert await page.evaluate("navigator.clipboard.readText()") == text
                 await page.get_by_text("Copied").wait_for(state="detached")
-    assert said == []
 
 
 async def test_small_dark_and_without_script(tmp_path: Path) -> None:
     """Every page, empty and 320 px wide, in the dark and in forced colors, with the script and without it."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         small = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark"}
-        async with opened(running, said, **small) as page:
+        async with opened(running, **small) as page:
             await sign_in(page)
             for name in ("", *PAGES):
                 await page.goto(f"/ui/{name}")
@@ -240,7 +222,7 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
             await page.keyboard.press("a")
             await page.wait_for_url("**/ui/audit")
         operation_id = await doubt(running)
-        async with opened(running, said, java_script_enabled=False, viewport={"width": 390, "height": 800}) as page:
+        async with opened(running, java_script_enabled=False, viewport={"width": 390, "height": 800}) as page:
             await sign_in(page)
             for entry in ("Deliveries", "Sinks", "Routes", "System", "Operations"):
                 await page.get_by_role("link", name=entry, exact=True).first.click()
@@ -253,17 +235,14 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
             assert operation_id in await page.inner_text("h1")
             assert await page.locator("button.copy").count() > 0
             assert not await page.locator("button.copy").first.is_visible()
-    assert said == []
 
 
 async def test_three_steps_small_and_without_script(tmp_path: Path) -> None:
     """From the first to the last and back once, 320 px wide and in the dark."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     small = {"viewport": {"width": 320, "height": 640}, "color_scheme": "dark"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         operation_id = await doubt(running)
-        async with opened(running, said, **small) as page:
+        async with opened(running, **small) as page:
             await sign_in(page)
             await page.goto(f"/ui/operations/{operation_id}/resolve")
             await check(page)
@@ -271,7 +250,7 @@ async def test_three_steps_small_and_without_script(tmp_path: Path) -> None:
             await page.locator("#why-happened").fill("seen in the ledger")
             await page.get_by_role("button", name="Preview").first.click()
             await check(page)
-        async with opened(running, said, java_script_enabled=False, **small) as page:
+        async with opened(running, java_script_enabled=False, **small) as page:
             await sign_in(page)
             await page.goto(f"/ui/operations/{operation_id}/resolve")
             await page.locator("#pasted").fill(RESPONSE)
@@ -283,18 +262,15 @@ async def test_three_steps_small_and_without_script(tmp_path: Path) -> None:
             await page.get_by_role("button", name="Resolve it").click()
             assert operation_id in await page.inner_text("main")
         assert status_of(await running.send()) == (201, "recovered")
-    assert said == []
 
 
 async def test_many_dead_letters(tmp_path: Path) -> None:
     """Chosen, counted, confirmed by their number: by keyboard, without the script, and 320 px wide."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings(), **ACCEPTING) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings(), **ACCEPTING) as running:
         running.upstream.on("/charges", Answer(401, body=HOSTILE.encode()))
         for number in range(3):
             assert status_of(await running.send(f"k{number}", headers=ASYNC)) == (202, "accepted")
-        async with opened(running, said, viewport={"width": 320, "height": 640}, color_scheme="dark") as page:
+        async with opened(running, viewport={"width": 320, "height": 640}, color_scheme="dark") as page:
             await sign_in(page)
 
             async def are_dead() -> bool:
@@ -307,7 +283,7 @@ async def test_many_dead_letters(tmp_path: Path) -> None:
             await page.get_by_label("Reason").select_option("unauthorized")
             await page.get_by_role("button", name="Withdraw many…").click()
             await check(page)
-        async with opened(running, said, java_script_enabled=False, viewport={"width": 1000, "height": 700}) as page:
+        async with opened(running, java_script_enabled=False, viewport={"width": 1000, "height": 700}) as page:
             await sign_in(page)
             await page.goto("/ui/dead-letters")
             await page.locator("#many-reason").focus()
@@ -324,19 +300,16 @@ async def test_many_dead_letters(tmp_path: Path) -> None:
             await page.keyboard.type("3")
             await page.keyboard.press("Enter")
             await page.get_by_text("3 requeued, 0 skipped, 0 left.").wait_for()
-    assert said == []
 
 
 async def test_signing_in_by_a_proxy(tmp_path: Path) -> None:
     """One button, by keyboard and without the script; signing out says what it does not end."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
     proxy = {"from": ["127.0.0.1/32"], "name": "X-Forwarded-User", "roles": {"operator": ["alice"]}}
     admin = {**settings(), "sign_in": {"secret": TOKEN, "proxy": proxy}}
     named = {"extra_http_headers": {"X-Forwarded-User": "alice"}}
-    async with house(store, tmp_path, admin=admin) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=admin) as running:
         for options in ({"java_script_enabled": False}, {"viewport": {"width": 320, "height": 640}}):
-            async with opened(running, said, **named, **options) as page:
+            async with opened(running, **named, **options) as page:
                 await page.goto("/ui/audit")
                 if "viewport" in options:
                     await check(page)
@@ -351,20 +324,17 @@ async def test_signing_in_by_a_proxy(tmp_path: Path) -> None:
                 await page.get_by_role("button", name="Sign out").click()
                 await page.get_by_text("You are signed out of this console.").wait_for()
                 assert "sign out at the proxy" in await page.inner_text("main")
-        async with opened(running, said, **{**named, "extra_http_headers": {"X-Forwarded-User": "eve"}}) as page:
+        async with opened(running, **{**named, "extra_http_headers": {"X-Forwarded-User": "eve"}}) as page:
             await page.goto("/ui/")
             assert "eve has no role here" in await page.inner_text("main")
             await check(page)
-    assert said == []
 
 
 async def test_by_keyboard_alone(tmp_path: Path) -> None:
     """From the sign-in to the confirmation without a pointer; what is in focus can be seen."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         operation_id = await doubt(running)
-        async with opened(running, said) as page:
+        async with opened(running) as page:
             await page.goto("/ui/")
             await tab_to(page, "Token")
             await page.keyboard.type(TOKEN)
@@ -389,16 +359,13 @@ async def test_by_keyboard_alone(tmp_path: Path) -> None:
             await page.keyboard.press("Enter")
             await page.get_by_text("it completed with status 201").wait_for()
         assert status_of(await running.send()) == (201, "recovered")
-    assert said == []
 
 
 async def test_a_live_page(tmp_path: Path) -> None:
     """It is refreshed although a row has the focus, which stays there; where it cannot be, its age is shown."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         operation_id = await doubt(running)
-        async with opened(running, said) as page:
+        async with opened(running) as page:
             await page.goto(f"/ui/operations/{operation_id}?from=chat")
             await page.get_by_label("Token").fill(TOKEN)
             await page.get_by_role("button", name="Sign in").click()
@@ -421,17 +388,14 @@ async def test_a_live_page(tmp_path: Path) -> None:
             await page.get_by_text("Not refreshed while you write; what is shown is").wait_for()
             await page.get_by_role("button", name="Pause refreshing").click()
             await page.get_by_text("Refreshing is paused; what is shown is").wait_for()
-    assert said == []
 
 
 async def test_a_viewer_changes_nothing(tmp_path: Path) -> None:
     """The form of an operator, sent from a viewer's session by a script in the page, is refused; text stays text."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         operation_id = await doubt(running)
         path = f"/ui/operations/{operation_id}"
-        async with opened(running, said) as page:
+        async with opened(running, noted="403") as page:
             await sign_in(page, VIEWER)
             await page.goto(path)
             assert await page.get_by_role("link", name="Resolve…").count() == 0
@@ -446,10 +410,7 @@ async def test_a_viewer_changes_nothing(tmp_path: Path) -> None:
                 [path, own],
             )
             assert status == 403
-            # The browser notes each refusal of its own accord.
-            assert [text for text in said if "403" not in text] == []
-            said.clear()
-        async with opened(running, said) as page:
+        async with opened(running) as page:
             await sign_in(page)
             await page.goto(f"{path}/resolve")
             await page.locator("#pasted").fill(RESPONSE.replace("application/json", HOSTILE))
@@ -464,15 +425,13 @@ async def test_a_viewer_changes_nothing(tmp_path: Path) -> None:
                 assert await page.locator("main img, main script").count() == 0
                 await check(page)
         assert len(running.upstream.requests) == 1
-    assert said == []
 
 
 async def test_the_store_is_away(tmp_path: Path, own_postgres: PostgresServer) -> None:
     """What could not be asked is said to be so; an open page says how old it is, and none that nothing is there."""
-    said: list[str] = []
     async with house({"durable": own_postgres.url}, tmp_path, admin=settings()) as running:
         await doubt(running)
-        async with opened(running, said, viewport={"width": 1000, "height": 700}) as page:
+        async with opened(running, noted="503", viewport={"width": 1000, "height": 700}) as page:
             await sign_in(page)
             await page.goto("/ui/operations")
             own_postgres.crash()
@@ -485,9 +444,6 @@ async def test_the_store_is_away(tmp_path: Path, own_postgres: PostgresServer) -
             for name in PAGES:
                 await page.goto(f"/ui/{name}")
                 text = await page.inner_text("main")
-                assert not any(
-                    lie in text for lie in ("No operation is", "There are no", "Nobody", "Nothing is paused")
-                )
+                lies = ("No operation is", "There are no", "Nobody", "Nothing is paused")
+                assert not any(lie in text for lie in lies)
                 await check(page)
-    # The browser notes each page that says 503, of its own accord.
-    assert [text for text in said if "503" not in text] == []

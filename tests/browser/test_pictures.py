@@ -10,7 +10,7 @@ from uuid import uuid4
 from gateway.upkeep.activity import BUCKET_US, Numbers
 from tests.admin.shell import doubt
 from tests.browser.test_console import SHOTS, check, opened, settings, sign_in
-from tests.support.house import House, house
+from tests.support.house import House, house, sqlite_store
 
 MINUTES = 50
 
@@ -48,9 +48,7 @@ def fill(running: House) -> None:
 
 async def test_pictures_are_seen(tmp_path: Path) -> None:
     """Axe finds nothing, nothing is wider than the window, no picture is empty, and the console says nothing."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         for number in range(4):
             await doubt(running, f"k{number}")
         fill(running)
@@ -61,7 +59,7 @@ async def test_pictures_are_seen(tmp_path: Path) -> None:
             (390, "dark", "-narrow-dark"),
         ):
             view = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-            async with opened(running, said, **view) as page:
+            async with opened(running, **view) as page:
                 await sign_in(page)
                 for address in ("/ui/?window=week", "/ui/"):
                     await page.goto(address)
@@ -77,16 +75,13 @@ async def test_pictures_are_seen(tmp_path: Path) -> None:
                 )
                 assert len(boxes) == 6
                 assert min(min(box) for box in boxes) > 80
-    assert said == []
 
 
 async def test_numbers_stay_open(tmp_path: Path) -> None:
     """Also when the page is refreshed; and without the script there are the same pictures."""
-    said: list[str] = []
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin=settings()) as running:
+    async with house(sqlite_store(tmp_path), tmp_path, admin=settings()) as running:
         fill(running)
-        async with opened(running, said) as page:
+        async with opened(running) as page:
             await sign_in(page)
             await page.locator("#numbers-doubts summary").click()
             await page.evaluate("document.activeElement.blur()")
@@ -96,9 +91,8 @@ async def test_numbers_stay_open(tmp_path: Path) -> None:
             )
             assert await page.locator("#numbers-doubts").get_attribute("open") is not None
             assert await page.locator("details[open]").count() == 1
-        async with opened(running, said, java_script_enabled=False) as page:
+        async with opened(running, java_script_enabled=False) as page:
             await sign_in(page)
             assert await page.locator(".plot").count() == 6
             await page.get_by_role("link", name="Week").click()
             assert "last week" in str(await page.locator("#pictures").text_content())
-    assert said == []

@@ -53,6 +53,7 @@ def token(**claims: Any) -> tuple[str, str]:
     return "Authorization", f"Bearer {jwt.encode(payload, TOKEN_SECRET, 'HS256')}"
 
 
+ISSUER = {"issuer": "me", "audience": "us", "claims": ["sub"]}
 ROUTES = [
     route("host", "/v1/pay", match={"path": "/v1/pay", "host": "other.test"}),
     route("put", "/v1/pay", match={"path": "/v1/pay", "methods": ["PUT"]}),
@@ -66,19 +67,7 @@ ROUTES = [
     route("trusted", "/trusted", scope={"header": "X-Tenant", "from": ["127.0.0.0/8"]}),
     route("untrusted", "/untrusted", scope={"header": "X-Tenant", "from": ["10.0.0.0/8"]}),
     route("api_key", "/api-key", scope={"api_key": "Authorization"}),
-    route(
-        "jwt",
-        "/jwt",
-        scope={
-            "jwt": {
-                "issuer": "me",
-                "audience": "us",
-                "keys": {"secret": TOKEN_SECRET},
-                "algorithms": ["HS256"],
-                "claims": ["sub"],
-            }
-        },
-    ),
+    route("jwt", "/jwt", scope={"jwt": {**ISSUER, "keys": {"secret": TOKEN_SECRET}, "algorithms": ["HS256"]}}),
     route("parts", "/parts", scope={"compose": [{"header": "X-Tenant", "from": "any"}, {"api_key": "X-Api-Key"}]}),
     route("raw", "/raw", fingerprint={"body": "raw"}, status_header=False),
     route("accept", "/accept", accept={"identity": "unverified", "max_bytes": 60}),
@@ -183,17 +172,13 @@ def cases() -> Iterator[tuple[str, bytes]]:
     chunks = b"61a80\r\n%b\r\n0\r\n\r\n" % (b"x" * 400_000)
     yield "long enough for a file, in chunks", good("/raw", ("Idempotency-Key", "k3"), TENANT, CHUNKED, body=chunks)
     yield "accepted", good("/accept", KEY, TENANT, ASYNC)
-    yield (
-        "not accepted, because it has a meaning only now",
-        good("/accept", ("Idempotency-Key", "k3"), TENANT, ASYNC, ("If-Match", '"1"')),
-    )
+    only_now = good("/accept", ("Idempotency-Key", "k3"), TENANT, ASYNC, ("If-Match", '"1"'))
+    yield "not accepted, because it has a meaning only now", only_now
     yield "too long to be accepted", good("/accept", ("Idempotency-Key", "k2"), TENANT, ASYNC, body=LONG)
     yield "in its lane", good("/lanes", KEY, TENANT)
     yield "in no lane", good("/lanes", KEY, TENANT, body=b"{}")
-    yield (
-        "event",
-        request("POST", "/inbox", *signed("standard_webhooks", WEBHOOK, int(time.time())).items(), body=WEBHOOK),
-    )
+    signature = signed("standard_webhooks", WEBHOOK, int(time.time()))
+    yield "event", request("POST", "/inbox", *signature.items(), body=WEBHOOK)
     yield "event that is not signed", request("POST", "/inbox", TYPE, body=WEBHOOK)
     yield "its status", request("GET", "/_operations/nothing")
     yield "not stored", good("/quiet", KEY, TENANT)
@@ -212,7 +197,8 @@ CASES = list(cases())
 INCOMPLETE = "--|http://a/v1/pay|-X|POST|-H|Idempotency-Key: k|-H|X-Tenant: t|-H|Content-Length: 5"
 
 
-def written(directory: Path, upstream_url: str) -> Path:
+def written(directory: Path, upstream_url: str = "http://127.0.0.1:9", **changes: Any) -> Path:
+    """A configuration with all routes, or with these changes."""
     config = {
         "service": "shop",
         "listen": "127.0.0.1:0",
@@ -226,6 +212,7 @@ def written(directory: Path, upstream_url: str) -> Path:
             "encryption": [{"id": "e1", "key": ENCRYPTION_KEY}],
         },
         "routes": ROUTES,
+        **changes,
     }
     file = directory / "gateway.yaml"
     file.write_text(yaml.safe_dump(config, sort_keys=False))
@@ -321,7 +308,7 @@ for request in sys.argv[2:]:
 
 def test_nothing_is_touched(tmp_path: Path) -> None:
     """No file is written, made, moved or removed, and nobody is connected to: the interpreter says so."""
-    file = written(tmp_path, "http://127.0.0.1:9")
+    file = written(tmp_path)
     requests = []
     for number, (_, wire) in enumerate(CASES):
         requests.append(str(tmp_path / f"{number}.http"))
@@ -332,19 +319,13 @@ def test_nothing_is_touched(tmp_path: Path) -> None:
     assert done.stdout.count("\nverdict ") == len(CASES) >= 80
 
 
-def test_values_of_the_request_are_shown_where_that_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = written(tmp_path, "http://127.0.0.1:9")
-    text = json.dumps(explained(capsys, file, good("/v1/pay", KEY, TENANT), "--show"))
-    assert all(value in text for value in (KEY[1], TENANT[1], "body-s3cret"))
-    assert FINGERPRINT_KEY not in text
-
-
 def test_each_decision_has_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path, "http://127.0.0.1:9")
+    """Values of the request are shown where that is asked for, and no secret of the gateway."""
+    file = written(tmp_path)
     lines = file.read_text().splitlines()
-    said = explained(capsys, file, good("/v1/pay", KEY, TENANT), "--response", "503")
+    said = explained(capsys, file, good("/v1/pay", KEY, TENANT), "--response", "503", "--show")
+    assert all(value in json.dumps(said) for value in (KEY[1], TENANT[1], "body-s3cret"))
+    assert FINGERPRINT_KEY not in json.dumps(said)
     settings = {each["path"]: each["line"] for step in said["steps"] for each in step["settings"]}
     for path, line in settings.items():
         key = path.rpartition(".")[2].partition("[")[0]
@@ -352,27 +333,22 @@ def test_each_decision_has_its_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert settings["routes[2].fingerprint.ignore"] is not None
     assert settings["routes[2].retention.replay" if said["verdict"] == "stored" else "routes[2].key.format"] is None
     route_step = next(step for step in said["steps"] if step["name"] == "route")
-    assert [fact.partition(": ")[2] for fact in route_step["facts"]] == [
-        "the host is not other.test",
-        "the method POST is not PUT",
-    ]
+    facts = [fact.partition(": ")[2] for fact in route_step["facts"]]
+    assert facts == ["the host is not other.test", "the method POST is not PUT"]
 
 
 def test_nobody_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who would be asked is said; nothing listens there, and a question would be refused."""
-    file = written(tmp_path, "http://127.0.0.1:9")
-    config = yaml.safe_load(file.read_text())
     url = f"http://127.0.0.1:{free_port()}"
-    issuer = {"issuer": "me", "audience": "us", "claims": ["sub"], "algorithms": ["ES256"]}
-    config["routes"] = [
+    keys = {"keys": f"{url}/keys?secret=s3cret", "algorithms": ["ES256"]}
+    routes = [
         route("principal", "/a", scope={"forward_auth": {"url": f"{url}/auth?secret=s3cret", "principal": "X-User"}}),
         route("permission", "/b", authorize={"forward_auth": {"url": f"{url}/may"}}),
-        route("token", "/c", scope={"jwt": {**issuer, "keys": f"{url}/keys?secret=s3cret"}}),
+        route("token", "/c", scope={"jwt": ISSUER | keys}),
     ]
-    file.write_text(yaml.safe_dump(config))
-    signed_token = jwt.encode(
-        {"iss": "me", "aud": "us", "sub": "a", "exp": time.time() + 60}, signing_key().private, "ES256"
-    )
+    file = written(tmp_path, routes=routes)
+    claims = {"iss": "me", "aud": "us", "sub": "a", "exp": time.time() + 60}
+    signed_token = jwt.encode(claims, signing_key().private, "ES256")
     for path, step, asked in (("/a", "scope", "/auth"), ("/b", "authorize", "/may"), ("/c", "scope", "/keys")):
         wire = good(path, KEY, TENANT, ("Authorization", f"Bearer {signed_token}"))
         said = explained(capsys, file, wire, "--response", "200")
@@ -390,12 +366,9 @@ def test_a_certificate_names_the_caller(tmp_path: Path, capsys: pytest.CaptureFi
     authority = Authority(tmp_path / "tls")
     certificate = authority.issue_to(DNSName("orders.shop.example")).cert
     own = authority.issue("localhost")
-    file = written(tmp_path, "http://127.0.0.1:9")
-    config = yaml.safe_load(file.read_text())
     files = {"cert": str(own.cert), "key": str(own.key), "client_ca": str(authority.ca_file)}
-    config["listen"] = {"address": "127.0.0.1:0", "tls": files}
-    config["routes"] = [route("certificate", "/a", scope={"client_certificate": "san"})]
-    file.write_text(yaml.safe_dump(config))
+    routes = [route("certificate", "/a", scope={"client_certificate": "san"})]
+    file = written(tmp_path, listen={"address": "127.0.0.1:0", "tls": files}, routes=routes)
     said = explained(capsys, file, good("/a", KEY), "--certificate", str(certificate), "--response", "200")
     assert (said["verdict"], said["status"]) == ("stored", 200)
     assert explained(capsys, file, good("/a", KEY))["verdict"] == "scope-missing"
@@ -457,23 +430,30 @@ def test_the_record_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_what_is_no_request_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    file = written(tmp_path, "http://127.0.0.1:9")
+    file = written(tmp_path)
     assert main(["explain", "--config", str(file), *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_words_of_curl_without_two_dashes_are_told_about_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """They look like options of `explain`, and other commands have none that they do not know either."""
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [(["explain", "curl", "http://shop/v1/pay", "-H", "A: b", "-i"], True), (["check", "--strictly"], False)],
+    ids=["explain", "check"],
+)
+def test_words_of_curl_are_told_about_two_dashes(
+    capsys: pytest.CaptureFixture[str], words: list[str], is_told: bool
+) -> None:
+    """They look like options of `explain`; other commands have none that they do not know either."""
     with pytest.raises(SystemExit) as ended:
-        main(["explain", "curl", "http://shop/v1/pay", "-H", "A: b", "-i"])
+        main(words)
     said = capsys.readouterr().err
-    assert (ended.value.code, "write the request behind --: idempotency-gateway explain -- curl" in said) == (2, True)
-    with pytest.raises(SystemExit) as ended:
-        main(["check", "--strictly"])
-    assert (ended.value.code, "behind --" in capsys.readouterr().err) == (2, False)
+    assert ended.value.code == 2
+    assert ("write the request behind --: idempotency-gateway explain -- curl" in said) is is_told
+    assert ("behind --" in said) is is_told
 
 
 def test_words_of_curl_are_the_request_that_curl_sends(tmp_path: Path) -> None:
+    """A file with a request may be written by hand."""
     data = tmp_path / "data"
     data.write_bytes(b"a=1\r\n")
     words = ["http://shop/x?y", "-d", f"@{data}", "--data", "b=2", "-H", "Accept:", "-H", "X-Empty;", "-u", "me:pw"]
@@ -487,9 +467,6 @@ def test_words_of_curl_are_the_request_that_curl_sends(tmp_path: Path) -> None:
         b"Content-Length: 2\r\n\r\n{}",
         is_secure=True,
     )
-
-
-def test_a_file_may_be_written_by_hand(tmp_path: Path) -> None:
     file = tmp_path / "request.http"
     file.write_text("POST https://shop/x\nA: b\n\n{}")
     expected = b"POST /x HTTP/1.1\r\nHost: shop\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import apsw
@@ -26,10 +27,14 @@ SERVICE = "shop"
 class Stand(Activities):
     """A store that may be away."""
 
-    def __init__(self, behind: Activities) -> None:
-        self.behind = behind
+    def __init__(self) -> None:
+        self.behind = MemoryStore()
         self.is_away = False
         self.calls = 0
+
+    @property
+    def kept(self) -> dict[tuple[Any, ...], ActivityRow]:
+        return self.behind.memory.activity
 
     async def save_activity(self, service: str, *rows: ActivityRow) -> None:
         self.calls += 1
@@ -51,10 +56,10 @@ class Process:
         self.asleep = asyncio.Event()
         self.awake = asyncio.Event()
         self.sampler = self.made()
-        self.task: asyncio.Task[None] | None = None
 
-    def made(self) -> ActivitySampler:
-        return ActivitySampler(self.take, self.store, SERVICE, wall_seconds=lambda: self.now, sleep=self.sleep)
+    def made(self, ask_to_save: Callable[[str, Rows], Awaitable[bool]] | None = None) -> ActivitySampler:
+        clock: Any = {"wall_seconds": lambda: self.now, "sleep": self.sleep}
+        return ActivitySampler(self.take, self.store, SERVICE, ask_to_save=ask_to_save, **clock)
 
     def take(self) -> Counted:
         return {"idempotency_requests_total": {("charge", "stored"): [self.requests]}}
@@ -68,30 +73,30 @@ class Process:
         self.awake.clear()
         self.now += seconds
 
+    def own(self) -> Activity:
+        """What it would show now by itself."""
+        return gathered(HOUR, round(self.now * 1_000_000), self.sampler.remembered(), [], "away")
+
     async def live(self, spans: int, requests: float = 1.0) -> None:
-        """Let so many half minutes pass, with so many requests in each."""
-        if self.task is None:
-            self.task = asyncio.create_task(self.sampler.run())
+        """Run for so many half minutes, with so many requests in each."""
+        self.asleep.clear()
+        task = asyncio.create_task(self.sampler.run())
         for _ in range(spans):
             await self.asleep.wait()
             self.asleep.clear()
             self.requests += requests
             self.awake.set()
             await self.asleep.wait()
-
-    async def end(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-            self.task = None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture
 async def store() -> AsyncIterator[Stand]:
-    behind = MemoryStore()
-    await behind.start()
-    yield Stand(behind)
-    await behind.close()
+    store = Stand()
+    await store.behind.start()
+    yield store
+    await store.behind.close()
 
 
 async def seen(store: Activities, now: float, window: Window = HOUR) -> Activity:
@@ -106,7 +111,6 @@ async def test_each_bucket_has_what_was_counted_in_it(store: Stand) -> None:
     process = Process(store)
     await process.live(4)
     await process.live(4, 3.0)
-    await process.end()
     counted = [number for number in (await seen(store, process.now)).series("verdict") if number is not None]
     assert counted == [1.0] * 4 + [3.0] * 4
     process.requests += 5
@@ -118,19 +122,17 @@ async def test_each_bucket_has_what_was_counted_in_it(store: Stand) -> None:
 
 async def test_one_statement_a_minute(tmp_path: Path) -> None:
     """However much happens. What only frames a transaction is left out."""
-    path, found = tmp_path / "durable.db", list[str]()
+    found = list[str]()
 
     def trace(connection: apsw.Connection) -> None:
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: found.append(event["sql"]))
 
     apsw.connection_hooks.append(trace)
     try:
-        store = SqliteStore(path)
+        store = SqliteStore(tmp_path / "durable.db")
         await store.start()
-        process = Process(store)
         found.clear()
-        await process.live(2 * 25, 100.0)
-        await process.end()
+        await Process(store).live(2 * 25, 100.0)
         await store.close()
     finally:
         apsw.connection_hooks.remove(trace)
@@ -142,17 +144,12 @@ async def test_rows_and_bytes_are_bounded(store: Stand) -> None:
     """A process of thousands of routes has as many rows as another, and small ones."""
     process = Process(store)
     rows: dict[tuple[str, str], list[float]] = {}
-    process.take = lambda: {"idempotency_requests_total": {key: list(row) for key, row in rows.items()}}  # type: ignore[method-assign]
-    process.sampler = process.made()
+    process.sampler.take = lambda: {"idempotency_requests_total": {key: list(row) for key, row in rows.items()}}
     for route in range(3_000):
         rows[f"route-{route}", "stored"] = [float(route)]
     await process.live(2 * 60)
-    await process.end()
-    behind = store.behind
-    assert isinstance(behind, MemoryStore)
-    kept = behind.memory.activity.values()
-    assert len(kept) == 60 + 6
-    assert max(len(each.body) for each in kept) < 8_000
+    assert len(store.kept) == 60 + 6
+    assert max(len(each.body) for each in store.kept.values()) < 8_000
     found = await seen(store, process.now - 60)
     assert found.total("verdict") == {"stored": sum(range(3_000))}
     assert sum(found.total("route").values()) == sum(range(3_000))
@@ -166,11 +163,9 @@ async def test_a_store_that_is_away_gets_the_minutes_later(store: Stand) -> None
     await process.live(6)
     assert (await seen(store, process.now)).total("verdict") == {"stored": 2.0}
     # It remembers them itself.
-    own = gathered(HOUR, round(process.now * 1_000_000), process.sampler.remembered(), [], "away")
-    assert own.total("verdict") == {"stored": 8.0}
+    assert process.own().total("verdict") == {"stored": 8.0}
     store.is_away = False
     await process.live(8)
-    await process.end()
     found = await seen(store, process.now)
     assert found.total("verdict") == {"stored": 16.0}
     assert set(found.total("mark")) == {"start", "store away"}
@@ -182,13 +177,10 @@ async def test_a_clock_that_was_set_back(store: Stand) -> None:
     await process.live(10)
     process.now -= 180
     await process.live(10)
-    await process.end()
     found = await seen(store, process.now + 300)
     assert found.total("verdict") == {"stored": 20.0}
     assert "clock set back" in found.total("mark")
-    behind = store.behind
-    assert isinstance(behind, MemoryStore)
-    assert len({writer for _, _, _, writer in behind.memory.activity}) == 2
+    assert len({each.writer for each in store.kept.values()}) == 2
 
 
 async def test_who_looks_in_between_changes_nothing(store: Stand) -> None:
@@ -197,10 +189,8 @@ async def test_who_looks_in_between_changes_nothing(store: Stand) -> None:
     for seconds in (10, 29.999, 30.001):
         process.requests += 1
         process.now = BEGIN + seconds
-        own = gathered(HOUR, round(process.now * 1_000_000), process.sampler.remembered(), [], "")
-        assert own.total("verdict") == {"stored": process.requests}
+        assert process.own().total("verdict") == {"stored": process.requests}
     await process.live(3)
-    await process.end()
     found = await seen(store, process.now)
     assert found.total("verdict") == {"stored": 6.0}
     assert set(found.total("mark")) == {"start"}
@@ -210,20 +200,14 @@ async def test_a_reload_goes_on(store: Stand) -> None:
     """The one that follows has the counts of the one before, which samples no more."""
     process = Process(store)
     await process.live(3)
-    before = process.sampler
-    await process.end()
-    process.sampler = process.made()
+    before, process.sampler = process.sampler, process.made()
     process.sampler.follow(before)
     await before.close()
-    process.asleep.clear()
     await process.live(3)
-    await process.end()
     found = await seen(store, process.now)
     assert found.total("verdict") == {"stored": 6.0}
     assert set(found.total("mark")) == {"start", "reload"}
-    behind = store.behind
-    assert isinstance(behind, MemoryStore)
-    assert len({writer for _, _, _, writer in behind.memory.activity}) == 1
+    assert len({each.writer for each in store.kept.values()}) == 1
 
 
 async def test_the_last_is_saved_after_the_one_before(store: Stand) -> None:
@@ -236,9 +220,7 @@ async def test_the_last_is_saved_after_the_one_before(store: Stand) -> None:
         await store.behind.save_activity(SERVICE, *rows)
         return True
 
-    process.sampler = ActivitySampler(
-        process.take, store, SERVICE, ask_to_save=save, wall_seconds=lambda: process.now, sleep=process.sleep
-    )
+    process.sampler = process.made(save)
     task = asyncio.create_task(process.sampler.run())
     await process.asleep.wait()
     process.requests = 1
@@ -267,14 +249,8 @@ async def test_nothing_is_written_for_another_process_too_late(store: Stand) -> 
 
 async def test_what_stands_still_is_no_gap(store: Stand) -> None:
     """A process without requests counts zero; a time without a process is a gap."""
-    one = Process(store, BEGIN)
-    await one.live(4, 0.0)
-    await one.end()
-    other = Process(store, BEGIN + 600)
-    await other.live(4, 0.0)
-    await other.end()
+    await Process(store, BEGIN).live(4, 0.0)
+    await Process(store, BEGIN + 600).live(4, 0.0)
     found = (await seen(store, BEGIN + 720)).series("verdict")
-    assert [number for number in found if number is not None] == [0.0] * 8
-    assert found[-5:-1] == [0.0] * 4
-    assert found[-21:-5] == [None] * 16
-    assert UUID(int=0) not in {each.writer for each in await store.activity(SERVICE, HOUR.row_us, 0, 2**62)}
+    assert found[-25:-1] == [0.0] * 4 + [None] * 16 + [0.0] * 4
+    assert [*found[:-25], found[-1]] == [None] * 96

@@ -194,17 +194,21 @@ async def test_the_end_of_a_delivery_reaches_the_store(
 
 
 async def test_a_silent_store_is_asked_with_one(home: Home) -> None:
-    """Nothing is lost while the store is away, and finding that out again costs one statement."""
-    hands = await home.claimed(100)
-    await home.keep(hands)
+    """Nothing is lost while the store is away, and finding that out again costs one statement. By itself it goes on
+    with pauses that grow to a second and no further; then everything is recorded."""
+    await home.keep(await home.claimed(100))
     home.store.failures = [NotApplied("away")] * 65
     for asked in (64, 65):
         with pytest.raises(NotApplied):
             await home.flusher.run_once()
         assert len(home.store.said) == asked
         assert home.journal.tally.waiting == 100
-    await home.flusher.run_once()
-    assert home.journal.tally.waiting == 0
+    home.store.failures = [NotApplied("away")] * 20
+    async with home.alarm.running(home.flusher.run()):
+        while home.journal.tally.waiting:
+            await home.alarm.pass_one()
+    assert max(home.alarm.asked) < 1.5
+    assert home.alarm.asked[8] > 0.7
 
 
 async def test_one_that_stays_without_an_answer_holds_nobody_up(home: Home) -> None:
@@ -258,18 +262,6 @@ async def test_a_silent_store_hears_an_operation_s_outcomes_in_their_order(home:
         with pytest.raises(NotApplied):
             await home.flusher.run_once()
     assert {command for command in home.store.said if operation_id_of(command) == stuck.operation_id} == {early}
-
-
-async def test_it_goes_on_by_itself_with_growing_pauses(home: Home) -> None:
-    """While the store is away the pauses grow to a second and no further; then everything is recorded."""
-    hands = await home.claimed(2)
-    await home.keep(hands)
-    home.store.failures = [NotApplied("away")] * 20
-    async with home.alarm.running(home.flusher.run()):
-        while home.journal.tally.waiting:
-            await home.alarm.pass_one()
-    assert max(home.alarm.asked) < 1.5
-    assert home.alarm.asked[8] > 0.7
 
 
 async def test_a_flush_that_is_cancelled_loses_nothing(home: Home) -> None:

@@ -26,7 +26,6 @@ from gateway.upkeep.activity import (
     WEEK,
     Activity,
     Numbers,
-    decoded,
     difference,
     encoded,
     gathered,
@@ -81,17 +80,13 @@ def test_what_the_counters_of_a_process_become() -> None:
     assert set(again) == {"open", "oldest_doubt", "waiting", "oldest_waiting", "lag"}
 
 
-def test_a_counter_that_began_anew_counts_nothing_backwards() -> None:
-    """A number is never below zero."""
-    assert difference({"verdict": {"stored": 9.0}}, {"verdict": {"stored": 1.0}}) == {}
-
-
 def test_what_is_counted_is_added_and_what_is_measured_is_not() -> None:
-    """Two gateways that see the same four doubts see four."""
+    """Two gateways that see the same four doubts see four. A counter that began anew counts nothing backwards."""
     both: Numbers = {}
     for stored in (2.0, 3.0):
         merge(both, of({("verdict", "stored"): stored, ("open",): 4.0}))
     assert both == of({("verdict", "stored"): 5.0, ("open",): 4.0})
+    assert difference({"verdict": {"stored": 9.0}}, {"verdict": {"stored": 1.0}}) == {}
 
 
 @pytest.mark.parametrize("body", [b"", b"{}x", b"[1]", b'[[0,"x"]]', b'[["a",[]]]', b"[[0,[[1,2,[]]]]]", b"null"])
@@ -100,11 +95,6 @@ def test_what_another_program_wrote_is_left_out(body: bytes) -> None:
     writer, at_us = uuid4(), NOW_US - 5 * HOUR.row_us
     rows = [(uuid4(), at_us, body), (writer, at_us, encoded([(0, of({("verdict", "stored"): 1.0}))]))]
     assert gathered(HOUR, NOW_US, {}, rows, "").total("verdict") == {"stored": 1.0}
-
-
-def test_a_bucket_stays_what_it_is() -> None:
-    parts = [(0, of({("verdict", "stored"): 1.0, ("opened",): 2.0})), (BUCKET_US, {})]
-    assert decoded(encoded(parts)) == parts
 
 
 def test_own_numbers_take_the_place_of_saved_ones() -> None:

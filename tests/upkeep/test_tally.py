@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +12,7 @@ from gateway.observe.facts import BacklogTaken, Events, TallyTaken
 from gateway.store.base import NotApplied
 from gateway.store.operations import Tally
 from gateway.upkeep.duty import TallyTaker
-from tests.conformance.hand import LEASE_SECONDS, LEASE_US, SAME, SERVICE, Hand, Script, new_identity
+from tests.conformance.hand import LEASE_SECONDS, LEASE_US, SAME, SERVICE, Hand, Script, do, new_identity
 from tests.upkeep.hand import Alarm, Ear, Scripted, no_pause
 
 # A gateway without a route that accepts.
@@ -43,15 +42,11 @@ async def test_an_error_states_nothing(store: Scripted) -> None:
     """What was counted last stands until there is a new count; an unreachable store is not one without doubt."""
     ear, alarm = Ear(), Alarm()
     store.tallies = [NotApplied("down"), Tally({"create_order": 1}, 7.0)]
-    task = asyncio.create_task(TallyTaker(store, Events(ear), **NO_ROUTE, sleep=alarm.sleep).run())
-    await alarm.wait_asleep()
-    await alarm.pass_one()
-    assert ear.facts == []
-    await alarm.pass_one()
-    assert ear.facts == [TallyTaken((("create_order", 1),), 7.0)]
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with alarm.running(TallyTaker(store, Events(ear), **NO_ROUTE, sleep=alarm.sleep).run()):
+        await alarm.pass_one()
+        assert ear.facts == []
+        await alarm.pass_one()
+        assert ear.facts == [TallyTaken((("create_order", 1),), 7.0)]
 
 
 async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
@@ -59,9 +54,7 @@ async def test_the_backlog_is_of_one_service(store: Scripted) -> None:
     ear, audit = Ear(), Audit("alice", "outage")
     for route in ("create_payment", "create_payment", "create_order", "gone"):
         hand = Hand(Script(new_identity(route)))
-        steps = [hand.accept, hand.dispatch, hand.bury] if route == "create_order" else [hand.accept]
-        for step in steps:
-            hand.see(command := step(), await store.apply(command))
+        await do(store, hand, Hand.accept, *((Hand.dispatch, Hand.bury) if route == "create_order" else ()))
     await store.cold.pause(SERVICE, "create_payment", audit)
     await store.cold.pause(SERVICE, "gone", audit)
     store.memory.clock.advance(60.0)
@@ -102,10 +95,7 @@ async def test_soon_after_an_outage_it_is_counted_again(store: Scripted) -> None
     """However long that was: an operator looks at the count then."""
     alarm = Alarm()
     store.tallies = [NotApplied("down")] * 6
-    task = asyncio.create_task(TallyTaker(store, Events(Ear()), **NO_ROUTE, sleep=alarm.sleep).run())
-    await alarm.wait_asleep()
-    for _ in range(6):
-        await alarm.pass_one()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with alarm.running(TallyTaker(store, Events(Ear()), **NO_ROUTE, sleep=alarm.sleep).run()):
+        for _ in range(6):
+            await alarm.pass_one()
     assert max(alarm.asked) <= 36.0

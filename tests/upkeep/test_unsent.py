@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,7 +42,7 @@ class Left:
 
 @dataclass
 class Marks:
-    """The marks of a host. As much of `AttemptFiles` as is read."""
+    """The marks of a host: of `AttemptFiles` what is read."""
 
     ended: list[Left] = field(default_factory=list)
     begun: threading.Event = field(default_factory=threading.Event)
@@ -54,15 +54,6 @@ class Marks:
         taken: list[EndedWorker] = [*self.ended]
         self.ended = []
         return taken
-
-    def mark_unsent(self, *_: object) -> int:
-        raise NotImplementedError
-
-    def mark_sent(self, place: int) -> None:
-        raise NotImplementedError
-
-    def unmark(self, place: int) -> None:
-        raise NotImplementedError
 
 
 @dataclass
@@ -94,7 +85,7 @@ async def bench(remember_us: Callable[[Identity], int | None] = lambda _: REMEMB
     store = FaultyStore(MemoryStore(memory))
     await store.start()
     times: Any = {"arrival_seconds": ARRIVAL_SECONDS, "clock": lambda: now[0]}
-    worker = UnsentWorker(store, marks, Events(facts.append), remember_us=remember_us, **times)
+    worker = UnsentWorker(store, cast(Any, marks), Events(facts.append), remember_us=remember_us, **times)
     yield Bench(memory, store, worker, marks, facts, now)
     await store.close()
 
@@ -131,38 +122,48 @@ async def test_what_was_sent_is_in_doubt_at_once() -> None:
         await do(it.store, hand, Hand.complete)
 
 
-async def test_what_was_sent_under_another_claim_is_not_touched() -> None:
-    """It ended, was reported in doubt, or was taken over by somebody who lives."""
-    async with bench() as it:
-        completed, doubted, taken = Hand(), Hand(), Hand()
-        for hand in (completed, doubted, taken):
-            await do(it.store, hand, Hand.claim)
-            it.left(hand, is_sent=True)
-        await do(it.store, completed, Hand.complete)
-        await do(it.store, doubted, Hand.abandon)
-        await do(it.store, taken, Hand.abandon, Hand.takeover)
-        await it.worker.run_once()
-        assert it.state(completed) is State.COMPLETED
-        assert it.memory.records[doubted.operation_id].doubt == "reset"
-        assert it.state(taken) is State.CLAIMED
-
-
-KEPT = (Hand.accept, Hand.dispatch)
-ENDS: dict[str, tuple[tuple[Speech, ...], State]] = {
-    "a kept request waits to be delivered again": (KEPT, State.ACCEPTED),
-    "what an earlier attempt did stays in doubt": ((Hand.claim, Hand.abandon, Hand.takeover), State.IN_DOUBT),
+KEPT, CLAIMED, TAKEN = (Hand.accept, Hand.dispatch), (Hand.claim,), (Hand.claim, Hand.abandon, Hand.takeover)
+UNSENT, SENT = False, True
+Said = tuple[Speech, ...]
+# What was said before a worker ended, whether it may have sent something, what is said since, and what it comes to.
+ENDS: dict[str, tuple[Said, bool, Said, State]] = {
+    "a kept request waits to be delivered again": (KEPT, UNSENT, (), State.ACCEPTED),
+    "what an earlier attempt did stays in doubt": (TAKEN, UNSENT, (), State.IN_DOUBT),
+    # It ended, was reported in doubt, or is by now a claim of somebody who lives: that is not touched.
+    "released and claimed again": (CLAIMED, UNSENT, (Hand.release, Hand.retry), State.CLAIMED),
+    "completed": (CLAIMED, SENT, (Hand.complete,), State.COMPLETED),
+    "in doubt already": (CLAIMED, SENT, (Hand.abandon,), State.IN_DOUBT),
+    "taken over": (CLAIMED, SENT, (Hand.abandon, Hand.takeover), State.CLAIMED),
 }
 
 
-@pytest.mark.parametrize(("said", "state"), ENDS.values(), ids=ENDS)
-async def test_what_a_claim_without_a_byte_comes_to(said: tuple[Speech, ...], state: State) -> None:
-    """By what came before it."""
+@pytest.mark.parametrize("case", ENDS)
+async def test_what_else_a_claim_comes_to(case: str) -> None:
+    """By what came before it and since."""
+    said, is_sent, since, state = ENDS[case]
     async with bench() as it:
         hand = Hand()
         await do(it.store, hand, *said)
-        it.left(hand)
-        await it.worker.run_once()
+        left = it.left(hand, is_sent=is_sent)
+        await do(it.store, hand, *since)
+        before = it.memory.records[hand.operation_id]
+        for _ in range(2):
+            await it.worker.run_once()
+            it.now[0] += ARRIVAL_SECONDS
+        assert left.is_removed
         assert it.state(hand) is state
+        assert not since or it.memory.records[hand.operation_id] == before
+
+
+async def test_an_operation_without_a_route_lapses() -> None:
+    """Nobody can say for how long it is to be remembered."""
+    async with bench(lambda _: None) as it:
+        hand = Hand()
+        await do(it.store, hand, Hand.claim)
+        left = it.left(hand)
+        await it.worker.run_once()
+        assert it.state(hand) is State.CLAIMED
+        assert left.is_removed
 
 
 @pytest.mark.parametrize(
@@ -201,20 +202,6 @@ async def test_a_disk_that_stalls_holds_nobody_up() -> None:
         assert not left.is_removed
 
 
-async def test_another_claim_is_not_touched() -> None:
-    """The operation was released and claimed again, by somebody who lives."""
-    async with bench() as it:
-        hand = Hand()
-        await do(it.store, hand, Hand.claim)
-        left = it.left(hand)
-        await do(it.store, hand, Hand.release, Hand.retry)
-        await it.worker.run_once()
-        it.now[0] += ARRIVAL_SECONDS
-        await it.worker.run_once()
-        assert left.is_removed
-        assert it.state(hand) is State.CLAIMED
-
-
 async def test_a_claim_that_arrives_late_ends_too() -> None:
     """The store may get it after the process that sent it has ended."""
     async with bench() as it:
@@ -226,14 +213,4 @@ async def test_a_claim_that_arrives_late_ends_too() -> None:
         it.now[0] = ARRIVAL_SECONDS - 1
         await it.worker.run_once()
         assert it.state(hand) is State.RELEASED
-        assert left.is_removed
-
-
-async def test_an_operation_without_a_route_lapses() -> None:
-    async with bench(lambda _: None) as it:
-        hand = Hand()
-        await do(it.store, hand, Hand.claim)
-        left = it.left(hand)
-        await it.worker.run_once()
-        assert it.state(hand) is State.CLAIMED
         assert left.is_removed

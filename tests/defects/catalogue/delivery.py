@@ -40,7 +40,7 @@ postponed-under-doubt: an attempt without effect says that the attempts before i
 -"known to have had no effect, to be sent again later", refused_under_doubt=True,
 +"known to have had no effect, to be sent again later",
 buried-under-doubt: credentials that are refused now make a dead letter of what may have had its effect
-  core/outcome.py tests/deliver/test_worker.py::test_a_refusal_under_doubt
+  core/outcome.py tests/deliver/test_worker.py::test_resend_that_is_answered
 -            if carries_doubt:
 -                return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
 -            if status

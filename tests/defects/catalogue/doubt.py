@@ -234,7 +234,7 @@ requeued-again-by-a-repeat: a requeue that is given again, because its answer wa
 +False
 kept-request-lost-with-its-doubt: resolved as never happened, an accepted request is dropped, although its caller was
     promised that it is kept
-  admin/resolution.py tests/admin/test_operations.py::test_never_happened_delivers_what_is_kept
+  admin/resolution.py tests/admin/test_commands.py::test_doubt_that_came_to_nothing
 -case NothingHappened(drops) if record.delivery is not None and not drops:
 +case NothingHappened(drops) if record.delivery is not None and drops:
 bulk-requeue-without-a-rate: dead letters are requeued as fast as the store takes them

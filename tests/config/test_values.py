@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gateway.app.life import StartError
+from gateway.app.parts import callers_of
 from gateway.app.stores import outbox_of, relay_of, sink_of
-from gateway.app.traffic import callers_of
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.effective import effective
 from gateway.config.leaf import (
@@ -39,8 +39,7 @@ from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.outbox import Part as EventPart
 from gateway.core.outcome import Meaning, VersionHeader
 from gateway.core.webhook import PRESETS, Algorithm, EgressPolicy, Inbox, Part, SignAgain
-from gateway.events.kafka import KafkaSink
-from gateway.events.nats import NatsSink
+from gateway.events.brokers import KafkaSink, NatsSink
 from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events

@@ -16,13 +16,13 @@ import pytest
 from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import Store, boot_seconds
-from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.operations import ManagedStore
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.redis import news
+from gateway.store.redis import connection
 from gateway.store.redis.durable import RedisStore
 from gateway.store.redis.store import RedisFastTier
+from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE
@@ -206,7 +206,7 @@ def redis(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database
     server.flush()
     with pytest.MonkeyPatch.context() as patch:
         # Who watches is heard by the server first, however busy the machine is.
-        patch.setattr(news, "_SUBSCRIBE_SECONDS", 10.0)
+        patch.setattr(connection, "_SUBSCRIBE_SECONDS", 10.0)
         yield RedisDatabase(server.durable_url)
 
 

@@ -309,7 +309,7 @@ async def test_nobody_says_who_the_callers_are(tmp_path: Path) -> None:
 
 async def test_key_sets_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The issuer is away, and its tokens refused; it is back, and they are taken."""
-    monkeypatch.setattr("gateway.callers.tokens.FETCH_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.callers.FETCH_PAUSE_SECONDS", 0.0)
     async with Issuer() as issuer:
         await issuer.leave()
         route = {"scope": {"jwt": issuer.section()}}

@@ -65,8 +65,7 @@ from gateway.store.postgres.dialer import Dialer, Link, WitnessedLink
 from gateway.store.postgres.schema import Days
 from gateway.store.postgres.statements import load
 from gateway.store.relational.executor import DRAWING, SWEPT, Contended, Cursor, Entangled, execute
-from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import RECORD, WRITTEN, of_many
+from gateway.store.relational.rows import RECORD, WRITTEN, Row, of_many
 
 # -- horizon -----------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from gateway.core.operation import Purge, State
 from gateway.protect import duplicates as waiting
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query
-from gateway.store.redis import news
+from gateway.store.redis import connection
 from tests.support.eventually import eventually
 from tests.support.house import House, house, neighbour, status_of
 from tests.support.redis import RedisServer
@@ -33,7 +33,7 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_PAUSE_SECONDS_MIN", "_PAUSE_SECONDS_MAX"):
         monkeypatch.setattr(waiting, name, 3600.0)
     # Nor would who begins to listen, on however busy a machine, be told to look by that.
-    monkeypatch.setattr(news, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(connection, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
 
 
 async def test_a_duplicate_that_waits_at_another_gateway(store: dict[str, Any], tmp_path: Path) -> None:

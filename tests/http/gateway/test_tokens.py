@@ -19,7 +19,7 @@ import redis.asyncio
 from aiohttp import web
 
 from gateway.app.parts import Environment
-from gateway.callers.tokens import FETCH_PAUSE_SECONDS
+from gateway.callers import FETCH_PAUSE_SECONDS
 from tests.support.accepting import desk
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually

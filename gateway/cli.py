@@ -167,8 +167,7 @@ def _explain(chosen: argparse.Namespace) -> int:
     from gateway.app.life import run
     from gateway.app.operating import operate
     from gateway.config import load_with_places
-    from gateway.explain.dry_run import from_file, from_words, hop_of
-    from gateway.explain.explaining import explain, look_by
+    from gateway.explain import explain, from_file, from_words, hop_of, look_by
 
     if bool(chosen.words) is (chosen.file is not None):
         raise CommandWrong("give the request: behind --, as for curl; or --file FILE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import itertools
 import os
@@ -165,6 +166,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
     number = config.stash.get(_LEFT_TO_PROOF, 0)
     return f"{number} long cases are left to `make proof`" if number else ""
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the collector of garbage need not look at it again and again."""
+    gc.freeze()
 
 
 class _Hung(BaseException):

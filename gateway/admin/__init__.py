@@ -12,7 +12,7 @@ their events, observed routes and the store's memory.
 
 *The admin port.* `actions` has each action once: its role, its path, what is given, its page and its command. `api` is
 the port for programs. `access` has people, roles and sessions, and who sends a request: by a token, a session, or the
-word of a proxy or an issuer. `pages` is the console in a browser.
+word of a proxy or an issuer. `console` has the pages for a browser, and `pictures` draws numbers and histories.
 
 Entered by api.AdminApi, commands.job_of.
 Imports config, core, observe, options, protect, store, upkeep.

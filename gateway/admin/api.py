@@ -33,7 +33,7 @@ from gateway.protect.reply import PROBLEM_TYPE, problem_body
 from gateway.store.base import StoreError
 
 if TYPE_CHECKING:
-    from gateway.admin.pages.console import Console
+    from gateway.admin.console import Console
 
 _LOG = logging.getLogger("gateway")
 

@@ -33,7 +33,7 @@ from gateway.core.message import (
     list_members,
 )
 from gateway.core.operation import MICROSECONDS, Audit, Complete, Event, Record, Snapshot, State
-from gateway.protect.decoding import decode_unaccepted
+from gateway.protect.reply import decode_unaccepted
 from gateway.store.base import wall_clock_us
 from gateway.store.files import sync_directory
 from gateway.store.journal import HostJournals, JournalView, KeptEntry, KeptOutcome

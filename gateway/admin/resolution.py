@@ -53,7 +53,7 @@ from gateway.core.outcome import (
     windows_us,
 )
 from gateway.core.recovery import Hold, Recovery
-from gateway.protect.decoding import document_in
+from gateway.protect.reply import document_in
 from gateway.store.base import Amnesic, NotApplied, StartRefused, StoreError, Unreadable, Unstorable
 from gateway.store.operations import AuditEntry
 

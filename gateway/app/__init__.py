@@ -1,9 +1,9 @@
 """The composition root: only here does the configuration become objects.
 
 *One process.* `life` has its event loop, and runs it from its signals to its exit code; `worker` is what it runs: a
-`gateway`, and after a reload the next one. That is listeners around the `parts`, which are built from `stores`, with
-their keys, what they compare with what they have recorded, and the sinks of their events, and from `traffic`: who
-verifies callers, upstreams and traces. `reload` reads the file again and has it put in force; commands ask for that
+`gateway`, and after a reload the next one. That is listeners around the `parts`, which have who verifies callers,
+upstreams and traces, and are built from `stores`, with their keys, what they compare with what they have recorded, and
+the sinks of their events. `reload` reads the file again and has it put in force; commands ask for that
 through a socket. `host` prepares directories, certificates and the limit of open files, and checks files without
 starting. `operating` builds what operators' commands need.
 

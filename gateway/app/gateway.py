@@ -30,7 +30,7 @@ from gateway.admin.api import AdminApi
 from gateway.app.host import client_connections_max, make_state_dir, server_tls
 from gateway.app.life import StartError
 from gateway.app.operating import admin_api
-from gateway.app.parts import Environment, Parts
+from gateway.app.parts import Environment, Parts, Upstreams, tracing_of
 from gateway.app.reload import Report
 from gateway.app.share import Handed, Seating
 from gateway.app.stores import (
@@ -44,7 +44,6 @@ from gateway.app.stores import (
     seen_file,
     shared_note,
 )
-from gateway.app.traffic import Upstreams, tracing_of
 from gateway.config import Config
 from gateway.config.leaf import Address
 from gateway.core.confidential import Sealing

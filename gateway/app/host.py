@@ -219,7 +219,7 @@ def _of_key_set(path: str, issuer: TokenIssuer) -> Iterator[Notice]:
     """What is wrong with the file that has an issuer's keys."""
     if not isinstance(issuer.keys, str) or issuer.is_fetched:
         return
-    from gateway.callers.tokens import KeySetInvalid, read_key_file
+    from gateway.callers import KeySetInvalid, read_key_file
 
     file = Path(issuer.keys)
     if file.exists() and not os.access(file, os.R_OK):

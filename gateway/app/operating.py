@@ -35,7 +35,7 @@ from gateway.app.stores import (
     shared_note,
     tiered_store,
 )
-from gateway.callers.tokens import TokenVerifier
+from gateway.callers import TokenVerifier
 from gateway.config import Config, digest_of
 from gateway.config.effective import effective
 from gateway.config.leaf import PostgresUrl, RedisUrl
@@ -49,10 +49,9 @@ from gateway.observe.status import Health
 from gateway.protect.identification import Callers
 from gateway.store.agreement import agree, strays, why_unfinished
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
-from gateway.store.gate import SealedStore
 from gateway.store.operations import ObservationStore
 from gateway.store.postgres.schema import capabilities
-from gateway.store.sealed import Place, rekey
+from gateway.store.sealed import Place, SealedStore, rekey
 from gateway.store.tiered import Tiered
 from gateway.upkeep.activity import Buckets
 
@@ -131,8 +130,8 @@ def admin_api(
     if not config.admin.is_on:
         return None
     # Loaded only here: a gateway without the port, and a command, start faster without templates.
-    from gateway.admin.pages.console import Console, Process
-    from gateway.explain.explaining import Explainer
+    from gateway.admin.console import Console, Process
+    from gateway.explain import Explainer
 
     admin = config.admin
     own = [] if admin.token is None else [("token", admin.token.get_secret_value(), "admin")]

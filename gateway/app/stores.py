@@ -29,8 +29,7 @@ from gateway.core.identity.key import identity_recipe
 from gateway.core.operation import microseconds
 from gateway.core.outbox import Outbox, Part, Subscription
 from gateway.core.routing import ServedRoute
-from gateway.events.kafka import KafkaSink
-from gateway.events.nats import NatsSink
+from gateway.events.brokers import KafkaSink, NatsSink
 from gateway.events.relay import Relay, Sink, StdoutSink
 from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import (

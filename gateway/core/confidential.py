@@ -41,8 +41,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
+from gateway.core import immutable
 from gateway.core.identity.body import framed
-from gateway.core.immutable import immutable
 from gateway.core.message import Headers, StoredResponse, pack_headers, unpack_headers
 from gateway.core.operation import (
     EVENT_OF,

@@ -18,8 +18,8 @@ from enum import StrEnum
 from math import ceil
 from typing import Final
 
+from gateway.core import immutable
 from gateway.core.identity.body import digest
-from gateway.core.immutable import immutable
 from gateway.core.lifecycle import DEADLINE
 from gateway.core.message import Headers, header_values
 from gateway.core.operation import (

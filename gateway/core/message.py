@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 
 V = TypeVar("V")
 

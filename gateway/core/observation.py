@@ -19,7 +19,7 @@ from uuid import UUID
 
 import orjson
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.lifecycle import settle, step
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, get_args
 from uuid import UUID
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.message import StoredResponse
 
 MICROSECONDS: Final = 1_000_000

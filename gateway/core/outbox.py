@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.core import immutable
 from gateway.core.confidential import NO_SEALING, SEALED, Sealing, Unopenable
 from gateway.core.delivery import RETRY_AFTER_US_MAX
 from gateway.core.identity.body import framed, parse_media_type
 from gateway.core.identity.key import is_of
-from gateway.core.immutable import immutable
 from gateway.core.message import StoredResponse, header_values
 from gateway.core.operation import Event, Record, State, microseconds
 from gateway.core.outcome import is_address

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, assert_never
 
+from gateway.core import immutable
 from gateway.core.identity.body import CANONICAL_BYTES_MAX, MISSING, Pointer, digest, number_lexeme, parse_json, resolve
-from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
     Headers,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, assert_never
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.operation import Fingerprint, Record, Snapshot, State
 
 

@@ -24,6 +24,7 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from gateway.core import immutable
 from gateway.core.identity.body import Body, Pointer, parse_json
 from gateway.core.identity.key import (
     BodyPart,
@@ -40,7 +41,6 @@ from gateway.core.identity.key import (
     is_structured_event,
     is_within,
 )
-from gateway.core.immutable import immutable
 from gateway.core.message import Headers, IndexedHeaders, header_values
 
 # -- schemes -----------------------------------------------------------------------------------------------------------

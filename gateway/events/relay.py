@@ -27,8 +27,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NoReturn
 
+from gateway.core import immutable
 from gateway.core.delivery import Breaker, BreakerPolicy, Phase
-from gateway.core.immutable import immutable
 from gateway.core.operation import MICROSECONDS, microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent, pause_us
 from gateway.observe.facts import (
@@ -43,7 +43,7 @@ from gateway.observe.facts import (
 from gateway.observe.facts import PublicationResult as Result
 from gateway.store.base import StoreError, end_tasks
 from gateway.store.operations import EVENT_LEASE_US_MAX, EventFate, EventReport, LeasedEvent, Publications
-from gateway.upkeep.timer import repeat
+from gateway.upkeep.duty import repeat
 
 _LOG = logging.getLogger("gateway")
 

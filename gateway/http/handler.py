@@ -24,7 +24,7 @@ from http import HTTPStatus
 from typing import Final, Protocol, assert_never
 
 from gateway.config.models import Cors
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.message import (
     CONNECTION,
     EXPECT,
@@ -55,7 +55,6 @@ from gateway.http.connection import (
 )
 from gateway.observe.facts import Events, RequestAnswered
 from gateway.protect.ambiguity import Fault, examine
-from gateway.protect.decoding import decode_unaccepted
 from gateway.protect.forwarding import NO_ORIGINS, for_origin, response_headers
 from gateway.protect.reply import (
     PROBLEM,
@@ -66,6 +65,7 @@ from gateway.protect.reply import (
     ResponseStream,
     Shape,
     Trouble,
+    decode_unaccepted,
     http_date,
     refuse,
 )

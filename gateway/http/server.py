@@ -43,7 +43,7 @@ from gateway.http.connection import (
 )
 from gateway.http.handler import Handler, Served
 from gateway.observe.facts import Events
-from gateway.protect.scheduling import Slices
+from gateway.protect.request import Slices
 from gateway.upstream import keep_alive
 
 # How long accepting may go on in one turn.

@@ -34,8 +34,8 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_tr
 from uuid import UUID
 
 from gateway import PROGRAM
+from gateway.core import immutable
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
-from gateway.core.immutable import immutable
 from gateway.core.lifecycle import DEADLINE
 from gateway.core.message import trace_id_of
 from gateway.core.operation import Event, RequestInfo

@@ -1,15 +1,15 @@
 """What happens to a request on a protected route. The modules, in the order in which a request meets them:
 
-*Values.* `request` is one request on its way, its body, and what operators see of it, `reply` what it gets, also the
-gateway's own error responses, `route` a route as configured.
+*Values.* `request` is one request on its way, its body, what operators see of it, and its turn where many come or wake
+at once, `reply` what it gets, also the gateway's own error responses and what is decoded for it, `route` a route as
+configured.
 
 *Steps.* `ambiguity` refuses requests that can be read in two ways. `coordinator` orders the steps after that.
 `identification` finds the operation of a request, and whose it is. `operation` claims, sends and records in a task of
 its own: `claiming` gets the claim, renews its lease, and says how long each step may take, `compose` turns the result
 into a command and replies, and `journaling` keeps it while the store does not. `duplicates` replies to all but the
 first caller: they wait for another gateway, or `probing` asks the upstream; it also notices requests that come again
-under another key. `scheduling` gives each its turn where many come or wake at once. `compose` builds all replies, also
-from a response that streams, and `decoding` undoes a coding that a client does not accept.
+under another key. `compose` builds all replies, also from a response that streams.
 
 *Requests that are delivered later.* `accepting` encodes, encrypts and stores them. `resource` shows callers the status
 of their operations. `inbox` asks of a webhook who sent it, and acknowledges it.

@@ -20,19 +20,18 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID, uuid4
 
+from gateway.core import immutable
 from gateway.core.confidential import KeyRing, Unopenable, of_request
 from gateway.core.identity.body import Body
 from gateway.core.identity.caller import Hop, hop_from
-from gateway.core.immutable import immutable
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import Accept, Audit, Command, Fenced, Requeue, Result, SealedRequest, Snapshot, State
 from gateway.core.verdict import Claimable, Verdict
 from gateway.observe.facts import Events, OperationAccepted
 from gateway.protect.claiming import Seen
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request, request_info
+from gateway.protect.request import Request, Slices, request_info
 from gateway.protect.route import AcceptPolicy
-from gateway.protect.scheduling import Slices
 from gateway.store.base import Amnesic, Indefinite, NotApplied, Store, StoreError
 from gateway.store.operations import Backlog, RouteBacklog
 

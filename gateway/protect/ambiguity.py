@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.message import (
     EXPECT,
     METHOD_OVERRIDES,

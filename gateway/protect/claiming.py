@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 from uuid import UUID
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.operation import (
     MICROSECONDS,
     Abandon,

@@ -52,7 +52,6 @@ from gateway.core.outcome import (
 from gateway.core.recovery import Resend, answered_doubt, doubted_status, for_repeats, retry_after_seconds
 from gateway.core.verdict import Claimable, Doubt, Fetch, Judgement, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.observe.facts import DeliveryAttempted, DeliveryResult
-from gateway.protect.decoding import is_unaccepted
 from gateway.protect.forwarding import RESPOND_ASYNC, preference_applied, prefers_async, response_headers
 from gateway.protect.reply import (
     REPLAYED_HEADER,
@@ -64,6 +63,7 @@ from gateway.protect.reply import (
     ToFetch,
     advised,
     http_date,
+    is_unaccepted,
     reason_phrase,
     refuse,
     rfc3339,

@@ -36,9 +36,8 @@ from gateway.protect.journaling import UNENDED, Journaling
 from gateway.protect.operation import Operation
 from gateway.protect.probing import Prober
 from gateway.protect.reply import Reply
-from gateway.protect.request import Request, scope_name
+from gateway.protect.request import Request, Slices, scope_name
 from gateway.protect.route import AcceptPolicy, Route
-from gateway.protect.scheduling import Slices
 from gateway.store.base import Indefinite, Store, StoreError
 
 # -- waiting -----------------------------------------------------------------------------------------------------------

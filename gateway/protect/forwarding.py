@@ -16,10 +16,10 @@ from operator import itemgetter
 from typing import Final, Literal
 
 from gateway.config.models import Cors
+from gateway.core import immutable
 from gateway.core.identity.caller import Hop, Peer
 from gateway.core.identity.fingerprint import CONDITIONS, DEFINING
 from gateway.core.identity.key import SINGLE_USE_SCHEMES
-from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
     Headers,

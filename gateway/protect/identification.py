@@ -16,6 +16,7 @@ from typing import Final, Protocol, assert_never
 
 from gateway.config.delivery import Order
 from gateway.config.route import ForwardAuth
+from gateway.core import immutable
 from gateway.core.delivery import lane_of
 from gateway.core.identity.fingerprint import Fingerprinter, RepeatPolicy
 from gateway.core.identity.key import (
@@ -31,7 +32,6 @@ from gateway.core.identity.key import (
     identity_of,
     stored_digest,
 )
-from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
 from gateway.core.outcome import version_of
 from gateway.core.recovery import Probe, Resend, probe_values, render_probe

@@ -42,9 +42,8 @@ from gateway.core.outcome import CONFLICT, meaning_of, resource_in, stored_respo
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DropReason, Events, ObservationDropped, RequestObserved
 from gateway.protect.ambiguity import ambiguity
-from gateway.protect.decoding import read_document
 from gateway.protect.identification import Identifying
-from gateway.protect.reply import Reply, RequestBody, ResponseStream
+from gateway.protect.reply import Reply, RequestBody, ResponseStream, read_document
 from gateway.protect.request import Request, TakenBody, Untouched
 from gateway.protect.route import Route
 from gateway.store.base import StoreError

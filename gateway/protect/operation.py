@@ -34,8 +34,8 @@ from itertools import count
 from typing import Final, assert_never
 from uuid import UUID
 
+from gateway.core import immutable
 from gateway.core.identity.body import MISSING
-from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle
 from gateway.core.message import Headers
 from gateway.core.operation import (
@@ -76,13 +76,11 @@ from gateway.protect.compose import (
     unreadable,
     without_response,
 )
-from gateway.protect.decoding import read_document
 from gateway.protect.forwarding import protected_request
 from gateway.protect.inbox import signed_again
 from gateway.protect.journaling import Journaling
-from gateway.protect.reply import Reply
-from gateway.protect.request import Request, request_info
-from gateway.protect.scheduling import Slices
+from gateway.protect.reply import Reply, read_document
+from gateway.protect.request import Request, Slices, request_info
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable
 from gateway.store.files import NO_PLACE, AttemptFiles
 from gateway.upstream import Lost, NotSent, SentNothing, TooLong, UpstreamResponse

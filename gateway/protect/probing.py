@@ -46,9 +46,9 @@ from gateway.core.recovery import (
     probe_target,
 )
 from gateway.observe.facts import Events, ProbeFinding, ProbeMade
-from gateway.protect.decoding import read_document
+from gateway.protect.reply import read_document
+from gateway.protect.request import Slices
 from gateway.protect.route import Route
-from gateway.protect.scheduling import Slices
 from gateway.store.base import Store, StoreError
 from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX
 from gateway.upstream import Lost, TooLong, UpstreamResponse

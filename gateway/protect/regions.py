@@ -19,10 +19,10 @@ from dataclasses import replace
 from typing import Final, assert_never
 from uuid import UUID
 
+from gateway.core import immutable
 from gateway.core.identity.body import framed
 from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.identity.key import home_of
-from gateway.core.immutable import immutable
 from gateway.core.message import RequestHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events, RegionAsked, RegionResult

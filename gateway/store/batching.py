@@ -26,8 +26,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from gateway.store.base import Indefinite, NotApplied, StoreError
-from gateway.store.watching import Watchers
+from gateway.store.base import Indefinite, NotApplied, StoreError, Watchers
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 
 # -- directories -------------------------------------------------------------------------------------------------------
 #

@@ -39,9 +39,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
+from gateway.core import immutable
 from gateway.core.confidential import is_key_id
 from gateway.core.delivery import Delivering
-from gateway.core.immutable import immutable
 from gateway.core.lifecycle import settle
 from gateway.core.observation import Finding, Observation
 from gateway.core.operation import (

@@ -30,7 +30,7 @@ from functools import partial
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.operation import (
     MICROSECONDS,
     Applied,
@@ -54,7 +54,7 @@ from gateway.store.base import (
     boot_seconds,
     end_tasks,
 )
-from gateway.store.gate import DURABLE, Copies, SealedStore, passing
+from gateway.store.sealed import DURABLE, Copies, SealedStore, passing
 
 # -- cache -------------------------------------------------------------------------------------------------------------
 #

@@ -1,10 +1,10 @@
-"""Background work, each a pass that `timer` repeats. What one gateway does for all waits for its turn there.
+"""Background work, each a pass that is repeated.
 
 `leftover` brings the journal's outcomes to the durable store, and ends the claims of processes that were killed. `duty`
-is what one gateway does for all, and whose turn it is: it writes what became due (lapsed leases, expired records),
-probes operations in doubt or has them sent again, and counts them. `activity` samples what this process counts,
-and adds what all processes did, for pictures.
+has the timer, what one gateway does for all, and whose turn it is: it writes what became due (lapsed leases, expired
+records), probes operations in doubt or has them sent again, and counts them. `activity` samples what this process
+counts, and adds what all processes did, for pictures.
 
-Entered by timer.repeat, leftover.Flusher, duty.Turns, duty.RecoveryWorker, duty.Sweeper, activity.ActivitySampler,
+Entered by duty.repeat, leftover.Flusher, duty.Turns, duty.RecoveryWorker, duty.Sweeper, activity.ActivitySampler,
 activity.gathered. Imports core, observe, protect, store.
 """

@@ -24,7 +24,7 @@ from gateway.observe.facts import METRICS
 from gateway.observe.metrics import Counted
 from gateway.store.base import StoreError
 from gateway.store.operations import Activities, ActivityRow
-from gateway.upkeep.timer import Sleep, repeat
+from gateway.upkeep.duty import Sleep, repeat
 
 BUCKET_US: Final = 30 * MICROSECONDS
 MINUTE_US: Final = 60 * MICROSECONDS

@@ -43,7 +43,7 @@ from gateway.store.base import Store, StoreError, Unstorable, boot_seconds
 from gateway.store.files import AttemptFiles, EndedWorker, MarkedAttempt
 from gateway.store.journal import EntryId, JournalEntry, SqliteJournal
 from gateway.store.operations import UNEXECUTED
-from gateway.upkeep.timer import Sleep, repeat
+from gateway.upkeep.duty import Sleep, repeat
 
 _LOG = logging.getLogger("gateway")
 

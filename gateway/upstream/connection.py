@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.message import IndexedHeaders, ResponseHead, list_members
 
 if TYPE_CHECKING:

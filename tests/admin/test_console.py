@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 import jinja2
 import pytest
 
-from gateway.admin.pages.pictures import Picture, counted_part, counted_since_us, pictures
+from gateway.admin.pictures import Picture, counted_part, counted_since_us, pictures
 from gateway.app.stores import journal_directory, name_of
 from gateway.app.worker import Generations
 from gateway.config import load
@@ -328,7 +328,7 @@ def drawn(buckets: dict[int, Numbers], window: Window = HOUR) -> dict[str, Pictu
 
 DRAW: Any = (
     jinja2.Environment(
-        loader=jinja2.PackageLoader("gateway.admin.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("gateway.admin"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     .get_template("pictures.html")
     .module

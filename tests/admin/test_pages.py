@@ -16,7 +16,7 @@ import pytest
 
 from gateway.admin.access import FAILURES_MAX, SESSION_SECONDS, Authentication, people_of
 from gateway.admin.api import SECURITY_HEADERS, AdminApi
-from gateway.admin.pages.console import Console, Process
+from gateway.admin.console import Console, Process
 from gateway.admin.resolution import Malformed
 from gateway.core.identity.body import parse_pointer
 from gateway.core.operation import Record, State

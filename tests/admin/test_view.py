@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gateway.admin.pages.pictures import strip
+from gateway.admin.pictures import strip
 from gateway.admin.reports import ago, lasted, moment, span
 from gateway.admin.resolution import Policies
 from gateway.admin.view import (

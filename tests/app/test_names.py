@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.app.life import run
-from gateway.events.kafka import KafkaSink
-from gateway.events.nats import NatsSink
+from gateway.events.brokers import KafkaSink, NatsSink
 from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.relay import Publication, Sink
 from gateway.observe.facts import PublicationResult as Result

@@ -16,8 +16,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.callers import tokens as fetching
-from gateway.callers.tokens import (
+from gateway import callers as fetching
+from gateway.callers import (
     FETCH_PAUSE_SECONDS,
     KeySet,
     KeySetInvalid,

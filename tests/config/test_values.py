@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from gateway.app.life import StartError
+from gateway.app.parts import callers_of
 from gateway.app.stores import outbox_of, relay_of, sink_of
-from gateway.app.traffic import callers_of
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.effective import effective
 from gateway.config.leaf import (

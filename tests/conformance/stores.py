@@ -17,12 +17,12 @@ import pytest
 from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store.base import Store, boot_seconds
-from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.redis import news
+from gateway.store.redis import connection
 from gateway.store.redis.durable import RedisStore
 from gateway.store.redis.store import RedisFastTier
+from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.store.tiered import Tiered
 from tests.conformance.hand import REMEMBER_SECONDS, SERVICE

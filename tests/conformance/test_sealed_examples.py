@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from gateway.core.confidential import EncryptionKey, KeyRing, Sealing
-from gateway.store.gate import SealedStore
 from gateway.store.operations import ManagedStore
-from gateway.store.sealed import EXAMPLES_MAX, why_unopenable
+from gateway.store.sealed import EXAMPLES_MAX, SealedStore, why_unopenable
 from tests.conformance.hand import Hand, do
 
 OLD, NEW = EncryptionKey("old", bytes(32)), EncryptionKey("new", bytes(range(32)))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gateway import deliver as worker
 from gateway.app.parts import Environment
 from gateway.core.operation import Audit
-from gateway.deliver import worker
 from gateway.store.postgres.store import PostgresStore
 from tests.support.accepting import ASYNC, accepting
 from tests.support.eventually import eventually

@@ -16,8 +16,7 @@ from redis.asyncio import Redis as Client
 
 from gateway.core.message import StoredResponse
 from gateway.core.outbox import Part, PublishedEvent
-from gateway.events.kafka import KafkaSink
-from gateway.events.nats import NatsSink
+from gateway.events.brokers import KafkaSink, NatsSink
 from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.relay import Publication, Sink, SinkUnusable, StdoutSink
 from gateway.observe.facts import PublicationResult as Result
@@ -363,7 +362,7 @@ async def test_a_library_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, extra: str, sink: Callable[[], Sink]
 ) -> None:
     """With what to install."""
-    monkeypatch.setattr(f"gateway.events.{extra}.find_spec", lambda _: None)
+    monkeypatch.setattr("gateway.events.brokers.find_spec", lambda _: None)
     with pytest.raises(SinkUnusable, match=rf"idempotency-gateway\[{extra}\]"):
         await sink().open()
 

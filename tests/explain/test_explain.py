@@ -22,7 +22,7 @@ from gateway import PROGRAM
 from gateway.app.gateway import Gateway
 from gateway.cli import main
 from gateway.config import load
-from gateway.explain.dry_run import Given, from_file, from_words
+from gateway.explain import Given, from_file, from_words
 from gateway.observe.facts import Fact, RequestAnswered, RequestPassed
 from tests.support.http import exchange, request_bytes
 from tests.support.issuer import signing_key

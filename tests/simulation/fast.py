@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.core.operation import Record, Snapshot, State, microseconds
-from gateway.store.base import NotApplied, Watch
+from gateway.store.base import NotApplied, Watch, Watchers
 from gateway.store.memory.epoch import Seen
-from gateway.store.watching import Watchers
 from tests.simulation import loop
 from tests.simulation.faults import Weather
 from tests.simulation.history import NoteRead

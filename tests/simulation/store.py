@@ -24,10 +24,9 @@ from gateway.core.operation import (
     operation_id_of,
 )
 from gateway.core.outbox import EventType, Outbox, Subscription
-from gateway.store.base import WORK, EpochChanged, Indefinite, NotApplied, Watch
-from gateway.store.gate import passing
+from gateway.store.base import WORK, EpochChanged, Indefinite, LocalWatch, NotApplied, Watch
 from gateway.store.operations import Swept
-from gateway.store.watching import LocalWatch
+from gateway.store.sealed import passing
 from tests.simulation.faults import StoreFate, Weather
 from tests.simulation.history import Change, EventRow, History, Jump, StoreCall, View, digest_of
 from tests.simulation.loop import Process, SimulatedLoop, fail

@@ -12,9 +12,9 @@ import apsw
 
 from gateway.core.confidential import Sealing
 from gateway.core.outbox import Outbox, Part, Subscription
-from gateway.store.gate import SealedStore
 from gateway.store.operations import ManagedStore
 from gateway.store.postgres.store import PostgresStore
+from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import SERVICE
 from tests.store.postgres_sessions import session

@@ -66,8 +66,7 @@ from gateway.core.operation import (
 from gateway.core.outbox import Outbox
 from gateway.store.base import StoreError
 from gateway.store.postgres.store import PostgresStore
-from gateway.store.relational.rows import COLUMNS, DELIVERY, decode, kind_of
-from gateway.store.relational.statements import RECORD
+from gateway.store.relational.rows import COLUMNS, DELIVERY, RECORD, decode, kind_of
 from tests.conformance.hand import OTHER, SAME, SERVICE, all_of, new_identity
 from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import apsw
 
+from gateway import deliver as worker
 from gateway.core.operation import MICROSECONDS
-from gateway.deliver import worker
 from gateway.events import relay
 from gateway.store.memory.promotion import BEAT_SECONDS
 from gateway.store.operations import ActivityRow, ManagedStore, Serving

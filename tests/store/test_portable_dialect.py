@@ -11,7 +11,7 @@ import pytest
 
 from gateway.store.postgres import statements as hot
 from gateway.store.postgres.statements import migrations, portable_texts
-from gateway.store.relational.statements import of_many, writes
+from gateway.store.relational.rows import of_many, writes
 
 _TOKEN: Final = re.compile(r"[eE]?'(?:[^']|'')*'|\$\d+|[A-Za-z_][A-Za-z_0-9]*|\d+|::|<=|>=|<>|\|\||[^\s]")
 _WORD: Final = re.compile(r"[a-z_][a-z_0-9]*\Z")

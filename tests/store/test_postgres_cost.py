@@ -20,7 +20,7 @@ from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer, Link
 from gateway.store.postgres.executor import AT_ONCE
 from gateway.store.postgres.statements import qualified, statement_texts
-from gateway.store.relational.statements import of_many, writes
+from gateway.store.relational.rows import of_many, writes
 from tests.conformance.hand import REMEMBER_US, SERVICE, Hand, Script, do, new_identity
 from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import ManualClock

@@ -23,14 +23,13 @@ from gateway.core.operation import Applied, Audit, Command, State
 from gateway.observe.facts import Fact, MemoryChanged, PromotionJudged
 from gateway.store.agreement import OLDEST_LEVEL, PROGRAM_LEVEL
 from gateway.store.base import Amnesic, Indefinite, NotApplied, StartRefused, Store, Unreadable
-from gateway.store.gate import SealedStore
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query, Swept
-from gateway.store.redis import news, primary
+from gateway.store.redis import connection, primary
 from gateway.store.redis.durable import RedisStore
 from gateway.store.redis.records import MEMORY, REVISION_BYTES, packed, record_key, unpacked
-from gateway.store.sealed import Place, rekey
+from gateway.store.sealed import Place, SealedStore, rekey
 from tests.conformance.hand import OTHER_ANSWER, Hand, Script, do, new_identity, started, state
 from tests.store.guards import a_member, witness_files_in
 from tests.support.eventually import eventually
@@ -90,7 +89,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who listens is heard by the server first, however busy the machine is."""
-    monkeypatch.setattr(news, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(connection, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
 
 
 async def follow(master: RedisServer, *replicas: RedisServer) -> None:

@@ -18,11 +18,11 @@ from gateway.core.outbox import NO_EVENTS
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
 from gateway.store.base import NotApplied, Unreadable, boot_seconds
-from gateway.store.gate import SealedStore
 from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
 from gateway.store.redis.store import ERA_BYTES, decode, encode
+from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started, state

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.core.operation import Fenced, Purge, Result, Snapshot, State, microseconds
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
-from gateway.store.gate import Steadiness
 from gateway.store.redis.store import RedisFastTier
+from gateway.store.sealed import Steadiness
 from gateway.store.tiered import ProcessCache, Tiered
 from tests.conformance.hand import REPLAY_SECONDS, Hand, do, started
 from tests.store.copies import STORE, client, completed, fast_tier, id_of, key_of

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
-from gateway.app.parts import Environment, Parts
+from gateway.app.parts import Environment, Parts, upstream_settings
 from gateway.app.stores import key_ring
-from gateway.app.traffic import upstream_settings
 from gateway.config import parse
 from gateway.config.route import Retention
 from gateway.core.identity.caller import hop_from

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from gateway.core.confidential import EncryptionKey, KeyRing
 from gateway.core.operation import Accept, Applied, Delivery, Record, Snapshot, State, microseconds
-from gateway.deliver.worker import DeliveryWorker
+from gateway.deliver import DeliveryWorker
 from gateway.protect.accepting import KeptRequest, seal
 from gateway.protect.request import Request
 from gateway.protect.route import Route

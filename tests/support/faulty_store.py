@@ -15,7 +15,7 @@ from uuid import UUID
 
 from gateway.core.operation import EVENT_OF, Command, Result, Snapshot
 from gateway.store.base import Indefinite, NotApplied, Store, Unreadable
-from gateway.store.gate import passing
+from gateway.store.sealed import passing
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -38,11 +38,10 @@ from gateway.core.operation import (
 from gateway.core.outbox import NO_EVENTS, Outbox, OutboxRow, PublishedEvent, swept_rows, unpack
 from gateway.store import operations
 from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US, Name, Remembered, compare, names_without_route
-from gateway.store.base import WORK, EpochChanged, NotApplied, Watch
+from gateway.store.base import WORK, EpochChanged, NotApplied, Watch, Watchers
 from gateway.store.memory.epoch import Reading, WitnessFiles, WitnessNote, memory_digest, missing
 from gateway.store.sealed import EXAMPLES_MAX
 from gateway.store.sealed import Kept as KeptRow
-from gateway.store.watching import Watchers
 
 # How far a sweep moves the end of the delivery of what is paused, and how soon that must be.
 _PAUSE_STEP_US = 3600 * MICROSECONDS

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.store.base import Indefinite, NotApplied
-from gateway.upkeep.timer import repeat
+from gateway.upkeep.duty import repeat
 from tests.upkeep.hand import Alarm
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, assert_never
 from cryptography import x509
 from cryptography.x509 import DNSName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
+from gateway.core import immutable
 from gateway.core.identity.body import framed, refuse_constant, unrepeated
 from gateway.core.identity.key import Address, Issuer, ScopeMissing, ScopeUnsuitable
-from gateway.core.immutable import immutable
 from gateway.core.message import Headers, header_values
 
 # -- token -------------------------------------------------------------------------------------------------------------

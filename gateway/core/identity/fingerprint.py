@@ -27,6 +27,7 @@ from operator import methodcaller
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.core import immutable
 from gateway.core.identity.body import (
     MISSING,
     Body,
@@ -43,7 +44,6 @@ from gateway.core.identity.body import (
     resolve,
     sha256_of,
 )
-from gateway.core.immutable import immutable
 from gateway.core.message import (
     HOP_BY_HOP,
     METHOD_OVERRIDES,

@@ -31,6 +31,7 @@ from uuid import UUID, SafeUUID
 
 import http_sf
 
+from gateway.core import immutable
 from gateway.core.identity.body import (
     MISSING,
     Body,
@@ -44,7 +45,6 @@ from gateway.core.identity.body import (
     resolve,
     sha256_of,
 )
-from gateway.core.immutable import immutable
 from gateway.core.message import NameTable, Values
 from gateway.core.operation import SHORT_SCOPE_BYTES, Identity
 

@@ -51,7 +51,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
-from gateway.core.immutable import immutable
+from gateway.core import immutable
 from gateway.core.operation import MICROSECONDS, Record
 from gateway.store.base import StartRefused
 from gateway.store.files import WorkerFile, lock

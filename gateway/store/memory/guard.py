@@ -51,7 +51,6 @@ from gateway.store.base import (
     boot_seconds,
     end_tasks,
 )
-from gateway.store.gate import DURABLE, SealedStore, passing
 from gateway.store.memory.epoch import (
     Amnesia,
     Reading,
@@ -68,6 +67,7 @@ from gateway.store.memory.epoch import (
 )
 from gateway.store.memory.promotion import Conditions, Fleet, Membership, Unproven
 from gateway.store.operations import Cold, Due, Epoch, Serving
+from gateway.store.sealed import DURABLE, SealedStore, passing
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -44,9 +44,9 @@ from gateway.core.operation import moment
 from gateway.observe.facts import Events, GrantsChanged, PromotionJudged, StoreMet, SynchronyChanged
 from gateway.store.base import NotApplied, StoreError, boot_seconds, end_tasks
 from gateway.store.files import boot_of_this_machine
-from gateway.store.gate import Caller
 from gateway.store.memory.epoch import Amnesia, Reading, WitnessFiles, after_promotion, lineage, memo_of
 from gateway.store.operations import Epoch
+from gateway.store.sealed import Caller
 
 Promotion = Literal["refuse", "proven", "trusted"]
 """`store.promotion`: which promotions are believed."""

@@ -65,8 +65,7 @@ from gateway.store.postgres.dialer import Dialer, Link, WitnessedLink
 from gateway.store.postgres.schema import Days
 from gateway.store.postgres.statements import load
 from gateway.store.relational.executor import DRAWING, SWEPT, Contended, Cursor, Entangled, execute
-from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import RECORD, WRITTEN, of_many
+from gateway.store.relational.rows import RECORD, WRITTEN, Row, of_many
 
 # -- horizon -----------------------------------------------------------------------------------------------------------
 
@@ -377,7 +376,8 @@ class Transactions:
         if only_reads and now - asked_at < _CLOCK_SECONDS:
             return asked_us + microseconds(now - asked_at)
         ((now_us,),) = await connection.fetch(load("clock"), None)
-        self._asked = (now_us, boot_seconds())
+        # Never behind, however long that took: what was written to be due at once is due.
+        self._asked = (now_us, now)
         return int(now_us)
 
 

@@ -25,8 +25,19 @@ from gateway.core.operation import Claim, Command, Complete, Result
 from gateway.core.outbox import Outbox
 from gateway.store.agreement import RECORD_VERSION, RECORD_VERSIONS
 from gateway.store.operations import WITNESS_KEEP_US
-from gateway.store.relational.rows import COLUMNS, COMPLETED, DELIVERY, NARROW, Row, encode
-from gateway.store.relational.statements import SHARED_TABLES, numbered, statements, texts_of, type_of
+from gateway.store.relational.rows import (
+    COLUMNS,
+    COMPLETED,
+    DELIVERY,
+    NARROW,
+    SHARED_TABLES,
+    Row,
+    encode,
+    numbered,
+    statements,
+    texts_of,
+    type_of,
+)
 
 Dialect = Literal["postgres", "portable"]
 """`store.dialect`: what PostgreSQL has, or what it has in common with CockroachDB, YugabyteDB and Citus."""

@@ -54,7 +54,7 @@ from uuid import UUID
 from gateway.core.operation import Accept, Applied, Claim, Command, Complete, Renew, Result, Snapshot, operation_id_of
 from gateway.core.outbox import NO_EVENTS, Outbox
 from gateway.store import operations
-from gateway.store.base import WORK, NotApplied, StartRefused, StoreError, Watch, end_tasks
+from gateway.store.base import WORK, LocalWatch, NotApplied, StartRefused, StoreError, Watch, Watchers, end_tasks
 from gateway.store.batching import Batcher
 from gateway.store.memory.epoch import WitnessFiles
 from gateway.store.memory.promotion import Joined, Member
@@ -74,7 +74,6 @@ from gateway.store.postgres.statements import EPOCH_LOCK, Dialect, load
 from gateway.store.relational import store as relational
 from gateway.store.relational.executor import Cursor, decode, read_batch, snapshot_of
 from gateway.store.relational.store import Mode, RelationalStore
-from gateway.store.watching import LocalWatch, Watchers
 
 # -- backlog -----------------------------------------------------------------------------------------------------------
 

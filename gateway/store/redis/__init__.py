@@ -1,6 +1,6 @@
 """Redis, as the fast tier, which serves copies and never grants a claim; and alone, as the durable store.
 
-*Both* have `connection`, which finds and reaches the servers, and `news` for waiters.
+*Both* have `connection`, which finds and reaches the servers, and has news for waiters.
 
 *The fast tier.* `store` keeps copies at the masters that there are, and the shared note on the durable store.
 

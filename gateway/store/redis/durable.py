@@ -68,8 +68,7 @@ from gateway.store.memory.epoch import Witness, WitnessFiles, missing
 from gateway.store.memory.promotion import Joined, Member
 from gateway.store.operations import Agreement, Epoch, Living, Serving
 from gateway.store.redis import records
-from gateway.store.redis.connection import Link, RedisCommand, parse
-from gateway.store.redis.news import CHANGES_CHANNEL, PURGES_CHANNEL, News
+from gateway.store.redis.connection import CHANGES_CHANNEL, PURGES_CHANNEL, Link, News, RedisCommand, parse
 from gateway.store.redis.primary import ANOTHER_MEMORY, Primary
 from gateway.store.redis.records import Change, Kept, Records, packed, unpacked
 

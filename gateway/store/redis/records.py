@@ -61,8 +61,7 @@ from gateway.store.operations import (
     sealed_counts,
     with_finding,
 )
-from gateway.store.redis.connection import RedisCommand, script, time_us
-from gateway.store.redis.news import KEY_PREFIX, News
+from gateway.store.redis.connection import KEY_PREFIX, News, RedisCommand, script, time_us
 from gateway.store.redis.primary import Primary
 from gateway.store.relational.rows import COLUMNS, decode_whole, encode_whole, pack, unpack
 from gateway.store.relational.store import joined

@@ -75,9 +75,12 @@ from gateway.store.memory.epoch import FORMER_MAX, Seen, WitnessNote, lineage
 from gateway.store.redis.connection import (
     CAUSES,
     CONNECT_SECONDS,
+    KEY_PREFIX,
+    PURGES_CHANNEL,
     Access,
     Address,
     Link,
+    News,
     RedisCommand,
     find_masters,
     listen_for_masters,
@@ -89,7 +92,6 @@ from gateway.store.redis.connection import (
     slot_of,
     time_us,
 )
-from gateway.store.redis.news import KEY_PREFIX, PURGES_CHANNEL, News
 from gateway.store.relational import rows
 from gateway.store.relational.rows import pack, unpack
 

@@ -57,7 +57,7 @@ from gateway.store.agreement import (
     compare,
     names_without_route,
 )
-from gateway.store.base import WORK, StoreError, Watch
+from gateway.store.base import WORK, StoreError, Watch, Watchers
 from gateway.store.relational.executor import (
     RECOVERY_CHECK_US,
     Contended,
@@ -70,10 +70,8 @@ from gateway.store.relational.executor import (
     read_all,
     sweep_some,
 )
-from gateway.store.relational.rows import encode, resealed_of
-from gateway.store.relational.statements import REKEYED
+from gateway.store.relational.rows import REKEYED, encode, resealed_of
 from gateway.store.sealed import EXAMPLES_MAX, SEALED, Kept, Place, Row, Values
-from gateway.store.watching import Watchers
 
 # Records per piece: other reads wait that long.
 PIECE_RECORDS_MAX: Final = 1_000

@@ -26,8 +26,7 @@ from gateway.store.agreement import PROGRAM_LEVEL, check_level
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, wall_clock_us
 from gateway.store.files import make_directory
 from gateway.store.relational.executor import Cursor
-from gateway.store.relational.rows import Row
-from gateway.store.relational.statements import SHARED_TABLES, statements, texts_of
+from gateway.store.relational.rows import SHARED_TABLES, Row, statements, texts_of
 
 FileId = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""

@@ -6,7 +6,7 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 override-not-asked-about: a header makes a service execute another method than permission was asked for
-  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_a_method_that_nobody_was_asked_about[scope]
+  callers.py tests/http/gateway/test_forward_auth.py::test_a_method_that_nobody_was_asked_about[scope]
 -if _has_other_reading(request.head):
 +if False:
 caller-names-itself: the service believes a name that the client wrote
@@ -24,23 +24,23 @@ caller-removes-its-name: a `Connection` header drops what the authorising servic
 -not self._is_reserved[option.strip()]]
 +option]
 first-principal-taken: of two principals one is believed
-  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_no_decision[two-principals]
+  callers.py tests/http/gateway/test_forward_auth.py::test_no_decision[two-principals]
 -if len(principals) > 1:
 +if len(principals) > 9:
 failure-is-permission: whoever breaks the authorising service may do anything
-  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_authorize_asks_about_every_request
+  callers.py tests/http/gateway/test_forward_auth.py::test_authorize_asks_about_every_request
 -is_permission = 200 <= head.status < 300
 +is_permission = not 300 <= head.status < 500
 permission-for-everybody: a permission is remembered for whoever asks next
-  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_a_remembered_permission
+  callers.py tests/http/gateway/test_forward_auth.py::test_a_remembered_permission
 -for part in header])
 +for part in header[:1]])
 permission-for-ever: a permission that was withdrawn still counts
-  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_a_remembered_permission
+  callers.py tests/http/gateway/test_forward_auth.py::test_a_remembered_permission
 -if self._clock() >= until:
 +if self._clock() < 0:
 questions-unbounded: a slow authorising service holds any number of requests
-  callers/forward_auth.py tests/http/gateway/test_forward_auth.py::test_too_many_questions
+  callers.py tests/http/gateway/test_forward_auth.py::test_too_many_questions
 -if self._asked >= self._asked_max:
 +if self._asked < 0:
 unkeyed-goes-unasked: without a key, a request is made that may not be made
@@ -60,11 +60,11 @@ nothing-is-handed-on: the service behind does not learn who calls
 -if found.headers:
 +if not found:
 certificate-of-the-proxy: all callers behind a proxy are one
-  callers/tokens.py tests/http/gateway/test_tls.py::test_through_a_proxy
+  callers.py tests/http/gateway/test_tls.py::test_through_a_proxy
 -if peer is not None and any(
 +if peer is None and any(
 certificate-has-expired: a connection makes a certificate last for ever
-  callers/tokens.py tests/http/gateway/test_tls.py::test_one_that_expires_on_its_connection
+  callers.py tests/http/gateway/test_tls.py::test_one_that_expires_on_its_connection
 -if certificate.until <=
 +if certificate.until < 0 <=
 certificate-is-optional: clients without a certificate connect where one is required

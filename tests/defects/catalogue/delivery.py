@@ -58,7 +58,7 @@ doubt-is-delivered-again: a service that does not respond gets the request again
 +            unsure = Abandon(*ids, failure, resource)
 +            return _undelivered(request, record, failure, head) if kept else unsure
 place-is-kept: a delivery that ended keeps its place
-  deliver/worker.py tests/deliver/test_worker.py::test_no_more_than_places
+  deliver.py tests/deliver/test_worker.py::test_no_more_than_places
 -            self._places.give_back(route, generation, is_sent=is_sent, why=why)
 +            _ = is_sent, why
 dispatched-before-due: an accepted operation may be claimed before its next attempt is due
@@ -105,20 +105,20 @@ unreadable-is-sent: what cannot be decrypted is sent all the same, as nothing
 -if delivery is not None and delivery.unopenable is not None:
 +if False:
 paused-is-delivered: what is accepted during a pause is delivered at once
-  deliver/worker.py tests/deliver/test_worker.py::test_a_pause
+  deliver.py tests/deliver/test_worker.py::test_a_pause
 -            or self._may_be_paused(operation)
 -
 old-pauses-are-believed: what is accepted after a pause that nobody here searched during is delivered at once
-  deliver/worker.py tests/deliver/test_worker.py::test_a_pause_while_nothing_has_a_place
+  deliver.py tests/deliver/test_worker.py::test_a_pause_while_nothing_has_a_place
 -            self._paused = None
 -
 orphans-hide-their-name: what a route may not deliver any more hides what another one with its operation name may
-  deliver/worker.py tests/deliver/test_worker.py::test_orphans_hide_nothing
+  deliver.py tests/deliver/test_worker.py::test_orphans_hide_nothing
 -self._delivering.only(names), limit
 +replace(self._delivering, names=frozenset(), alone=frozenset(r.operation for r in routes)), limit
 a-full-search-hides-others: a route that has a place for whatever a search finds, and always more, stops the deliveries
     of other routes
-  deliver/worker.py tests/deliver/test_worker.py::test_a_route_with_much_to_do_hides_no_other[many-places]
+  deliver.py tests/deliver/test_worker.py::test_a_route_with_much_to_do_hides_no_other[many-places]
 -others = names - self._behind - self._crowded
 +others = names - self._behind
 a-caller-counts-by-operation: a caller has a limit of its own only on a route that has the name of its operation
@@ -127,7 +127,7 @@ a-caller-counts-by-operation: a caller has a limit of its own only on a route th
 +request.identity.operation, request.identity.scope
 what-has-no-place-hides-its-name: what waits for a service that is away hides what another route with its operation name
     may deliver
-  deliver/worker.py tests/deliver/test_worker.py::test_what_has_no_place_hides_nothing_of_its_name
+  deliver.py tests/deliver/test_worker.py::test_what_has_no_place_hides_nothing_of_its_name
 -self._delivering.only(names), limit
 +self._delivering, limit
 routes-of-other-names-are-searched: what a route accepted under an operation name that it gave up is found for the one
@@ -141,7 +141,7 @@ former-names-are-not-searched: what a route accepted under a name that it had be
 -*(await cursor.together(due_of(former)))]
 +*([] for _ in former)]
 nothing-is-paused-at-the-start: what is accepted right after a start is delivered in spite of a pause
-  deliver/worker.py tests/deliver/test_worker.py::test_a_pause_from_before_the_start
+  deliver.py tests/deliver/test_worker.py::test_a_pause_from_before_the_start
 -frozenset[str] | None = None
 +frozenset[str] | None = frozenset()
 work-announced-to-nobody: a pause takes seconds to reach the gateways that go on delivering

@@ -92,7 +92,7 @@ errors-tell-the-url: the secret URL of a webhook is in the database, the log and
 -reason(_described(error))
 +reason(f"{type(error).__name__}: {error}")
 closed-client-stays: after one error of its server a sink gets no event until the gateway is restarted
-  events/nats.py tests/events/test_brokers.py::test_a_client_that_the_server_refused_once_is_replaced
+  events/brokers.py tests/events/test_brokers.py::test_a_client_that_the_server_refused_once_is_replaced
 - or self._client is None or self._client.is_closed:
 +:
 refused-is-a-repeat: an event that Redis refused is taken for one that it has

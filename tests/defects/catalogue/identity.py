@@ -65,19 +65,19 @@ token-number-is-text: the subject 42 gets the responses of the subject "42"
 -framed(name.encode(), kind, text.encode())
 +framed(name.encode(), text.encode())
 token-remembered-for-good: a verified token counts after its end
-  callers/tokens.py tests/http/gateway/test_tokens.py::test_a_refreshed_token_is_the_same_caller
+  callers.py tests/http/gateway/test_tokens.py::test_a_refreshed_token_is_the_same_caller
 -if is_current and self._wall_seconds() < known.until_seconds:
 +if is_current:
 token-of-a-withdrawn-key: a token that was verified counts although its key was withdrawn
-  callers/tokens.py tests/http/gateway/test_tokens.py::test_a_key_that_was_withdrawn
+  callers.py tests/http/gateway/test_tokens.py::test_a_key_that_was_withdrawn
 -known.version == known.keys.version and known.keys.is_known
 +True
 algorithm-chosen-by-the-token: a token chooses what its key verifies
-  callers/tokens.py tests/callers/test_key_set.py::test_an_algorithm_is_bound_to_a_key
+  callers.py tests/callers/test_key_set.py::test_an_algorithm_is_bound_to_a_key
 -if token.algorithm not in self.algorithms:
 +if False:
 issuer-asked-for-each-token: whoever sends tokens of unknown keys makes the gateway ask the issuer as often
-  callers/tokens.py tests/callers/test_key_set.py::test_one_fetch_for_all
+  callers.py tests/callers/test_key_set.py::test_one_fetch_for_all
 -self._clock() >= self._may_fetch_from)
 +True)
 second-field-line-wins: of two lines of the key's field the last one is the key

@@ -35,7 +35,7 @@ forged-trace-is-sampled: a trace id that a caller forged has the deliveries and 
 -(trace_id is not None and self._is_ours(trace_id))
 +(trace_id is not None and int(trace_id[16:], 16) < self._drawn_below)
 reload-forgets-what-was-sampled: without a secret, what began before a reload is taken for a stranger's after it
-  app/traffic.py tests/observe/test_tracing.py::test_what_was_sampled_is_followed_after_a_reload
+  app/parts.py tests/observe/test_tracing.py::test_what_was_sampled_is_followed_after_a_reload
 -if keys else _OWN_SECRET
 +if keys else os.urandom(32)
 stranger-decides-what-is-traced: the traceparent of a peer that is not trusted is the parent, and decides
@@ -68,7 +68,7 @@ many-whatever-matches-by-now: dead letters are decided about that nobody has see
 +if asked.matching == 0:
 preview-shows-what-was-redacted: the preview of a resolution shows the response as it was pasted, with the values that
     are not kept
-  admin/pages/console.py tests/admin/test_pages.py::test_what_is_redacted_is_not_shown
+  admin/console.py tests/admin/test_pages.py::test_what_is_redacted_is_not_shown
 -body = whole if response.body is None else response.body
 +body = whole or response.body or b''
 observed-is-given-less-time: the probe of an observed route, which never probes, bounds how long its responses may take

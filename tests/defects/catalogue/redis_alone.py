@@ -81,7 +81,7 @@ redis-alone-purges-here-alone: another gateway replies from its memory what was 
 -PostgresStore) else durable.on_purge
 +PostgresStore) else None
 redis-alone-without-news-in-silence: a user that may not listen is not heard of
-  store/redis/news.py tests/store/test_redis_alone.py::test_a_user_that_may_not_listen
+  store/redis/connection.py tests/store/test_redis_alone.py::test_a_user_that_may_not_listen
 -if why != self._why_refused:
 +if False:
 a-refused-store-fills-the-log: why a store must not be used any more is said at each try

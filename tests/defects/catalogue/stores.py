@@ -80,7 +80,7 @@ rekey-passes-over-audits-of-pauses: the texts of pauses that are over need the o
 +return texts
 key-of-a-kept-request-not-counted: a start without the key of a kept request is accepted, if its operation has another
     one
-  store/relational/statements.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
+  store/relational/rows.py tests/store/test_rekeying.py::test_everything_is_encrypted_again[sqlite-other key]
 -    ("operation", "sealed_by"), ("request", "key_id"), ("audit", "sealed_by"), ("pause", "sealed_by"),
 +    ("operation", "sealed_by"), ("audit", "sealed_by"), ("pause", "sealed_by"),
 key-of-a-journal-not-counted: a start without the key of an outcome that waits in a journal is accepted
@@ -165,7 +165,7 @@ reads-of-any-memory: behind a pooler, a request that a promoted standby has forg
 -self._fetch("read", self._dialer.clock_us(), wanted)
 +self._fetch("read", self._dialer.clock_us(), wanted, is_compared=False)
 window-from-the-end-of-the-call: a copy lives longer than its record by as long as the store took to answer
-  store/gate.py tests/store/test_tiered.py::test_a_slow_answer_makes_no_young_copy
+  store/sealed.py tests/store/test_tiered.py::test_a_slow_answer_makes_no_young_copy
 - copies.keep(result.snapshot, started_seconds)
 + copies.keep(result.snapshot, ended_seconds)
 fast-window-from-the-put: an entry lives longer than its record by as long as it took to reach Redis
@@ -203,14 +203,14 @@ unacknowledged-is-cached: a completion whose answer was lost is believed, and an
 -            result = await self.behind.apply(sealed)
 +            result = await self.behind.apply(sealed)
 +            _HELD[:] = [result.snapshot]
-  store/gate.py
+  store/sealed.py
 -        except BaseException as failure:
 +        except BaseException as failure:
 +            if isinstance(command, Complete):
 +                from gateway.core.lifecycle import step
 +                result, _ = step(_HELD[0].record, command, _HELD[0].now_us, int)
 +                copies.keep(result.snapshot, started_seconds)
-  store/gate.py
+  store/sealed.py
 -class SealedStore:
 +_HELD = []
 +
@@ -361,7 +361,7 @@ postgres-changes-what-it-has-not-locked: Postgres writes what the table made of 
 +""
 postgres-keeps-what-is-null: what all rows of a batch have no value for stays as it was: a forgotten claim keeps its
     fingerprint
-  store/relational/statements.py
+  store/relational/rows.py
   tests/conformance/test_table.py::test_every_event_has_the_effect_that_the_table_gives_it[postgres-claim-forget]
 -f"i.{each}" if each in given else "NULL"
 +f"i.{each}" if each in given else f"o.{each}"

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from gateway.core.message import Headers
-from gateway.protect.decoding import DECODED_BYTES_MAX, decode_unaccepted
+from gateway.protect.reply import DECODED_BYTES_MAX, decode_unaccepted
 
 TEXT = b'{"amount": "10.00"}' * 50
 

@@ -15,8 +15,7 @@ import pytest
 
 from gateway.core.message import Headers
 from gateway.http.connection import EdgeSettings
-from gateway.protect.decoding import DECODED_BYTES_MAX
-from gateway.protect.reply import Reply
+from gateway.protect.reply import DECODED_BYTES_MAX, Reply
 from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
 from tests.support.http import Connection, exchange

@@ -34,7 +34,7 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_PAUSE_SECONDS_MIN", "_PAUSE_SECONDS_MAX"):
         monkeypatch.setattr(waiting, name, 3600.0)
     # Nor would who begins to listen, on however busy a machine, be told to look by that.
-    monkeypatch.setattr(news, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(connection, "_SUBSCRIBE_SECONDS", PATIENCE_SECONDS)
 
 
 async def test_a_duplicate_that_waits_at_another_gateway(store: dict[str, Any], tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from gateway.admin.access import PERSON, Endpoint, Form, form_of, text_in
 from gateway.admin.actions import ACTIONS, CHANGES, Asked, Change, ManyAsked, Place, Result, operation_id_of, parsed
 from gateway.admin.journal import acknowledge, exported, kept, read_response, written
 from gateway.admin.operations import Operations, audit_by, bounded
-from gateway.admin.pages.pictures import counted_part, counted_since_us, last_in_doubt, marks_in, pictures, strip
+from gateway.admin.pictures import counted_part, counted_since_us, last_in_doubt, marks_in, pictures, strip
 from gateway.admin.reports import ago, events_text, moment, span
 from gateway.admin.resolution import Changed, Malformed, Refused
 from gateway.admin.view import Inspected, described, doubt_text, since_us, times_of
@@ -80,7 +80,7 @@ _EXPLAINED: Final = ("method", "url", "headers", "body", "peer", "response", "wi
 _Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
 """What a template names."""
 Explain = Callable[[bytes, str, int | None, bool], Awaitable[Mapping[str, Any]]]
-"""Says what the gateway would do with a request: see `explain.explaining`."""
+"""Says what the gateway would do with a request: see `explain`."""
 
 
 class Loaded(NamedTuple):

@@ -45,7 +45,7 @@ from gateway.protect.operation import DeliveryAttempt, Operation, Operations
 from gateway.protect.request import Request, TakenBody
 from gateway.protect.route import Route
 from gateway.store.base import Store, StoreError, end_tasks
-from gateway.upkeep.timer import repeat
+from gateway.upkeep.duty import repeat
 from gateway.upstream import Upstream
 
 _LOG = logging.getLogger("gateway")

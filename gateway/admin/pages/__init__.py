@@ -1,1 +1,0 @@
-"""The console in a browser: `console` has its pages, `pictures` draws numbers and histories."""

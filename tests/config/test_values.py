@@ -37,8 +37,7 @@ from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.outbox import Part as EventPart
 from gateway.core.webhook import PRESETS, Algorithm, EgressPolicy, Inbox, SignAgain
-from gateway.events.kafka import KafkaSink
-from gateway.events.nats import NatsSink
+from gateway.events.brokers import KafkaSink, NatsSink
 from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.webhook import WebhookSink
 from gateway.observe.facts import Events

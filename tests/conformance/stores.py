@@ -136,7 +136,7 @@ def redis(request: pytest.FixtureRequest, _directory: Path) -> Iterator[Database
     server.flush()
     with pytest.MonkeyPatch.context() as patch:
         # Who watches is heard by the server first, however busy the machine is.
-        patch.setattr(news, "_SUBSCRIBE_SECONDS", 10.0)
+        patch.setattr(connection, "_SUBSCRIBE_SECONDS", 10.0)
         yield Database(partial(RedisStore, server.durable_url))
 
 

@@ -23,3 +23,11 @@ def clock(server_workspace: Path) -> Iterator[WallClock]:
     """The wall clock of whoever is started under it."""
     with wall_clock(server_workspace / "clock") as moved:
         yield moved
+
+
+@pytest.fixture
+def everybodys_clock(clock: WallClock, monkeypatch: pytest.MonkeyPatch) -> WallClock:
+    """The wall clock of every process that the test starts, commands included."""
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)
+    return clock

@@ -46,7 +46,7 @@ async def in_doubt(scene: Scene, key: str = "k1") -> str:
 
 
 @pytest.mark.full
-async def test_in_doubt(tmp_path: Path, clock: WallClock) -> None:
+async def test_in_doubt(tmp_path: Path, everybodys_clock: WallClock) -> None:
     """One had its effect, and one had none, which may be said once no request can arrive any more."""
     async with as_process("IdempotencyInDoubt", tmp_path) as scene:
         happened, never = await in_doubt(scene, "k1"), await in_doubt(scene, "k2")
@@ -64,7 +64,7 @@ async def test_in_doubt(tmp_path: Path, clock: WallClock) -> None:
         shown = await scene.run("idempotency-gateway inspect OPERATION_ID", OPERATION_ID=never)
         (until, *_) = re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", refused)
         assert until in shown
-        clock.move(1200)
+        everybodys_clock.move(1200)
         scene.spawns = True
         await scene.run(none, OPERATION_ID=never)
         await scene.until_it_ends()
@@ -73,11 +73,11 @@ async def test_in_doubt(tmp_path: Path, clock: WallClock) -> None:
 
 
 @pytest.mark.full
-async def test_in_doubt_for_long(tmp_path: Path, clock: WallClock) -> None:
+async def test_in_doubt_for_long(tmp_path: Path, everybodys_clock: WallClock) -> None:
     """More than a day has passed; it is found by its age, and resolved."""
     async with as_process("IdempotencyInDoubtForLong", tmp_path, spawns=True) as scene:
         operation_id = await in_doubt(scene)
-        clock.move(2 * DAY_SECONDS)
+        everybodys_clock.move(2 * DAY_SECONDS)
         await scene.until_it_fires()
         assert operation_id in await scene.run("idempotency-gateway inspect --list --older-than 1d")
         await scene.do("resolve", operation_id, "--never-happened", "--why", "not in the ledger")
@@ -350,11 +350,11 @@ async def test_rising_mismatches(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-async def test_retries_after_expiry(tmp_path: Path, clock: WallClock) -> None:
+async def test_retries_after_expiry(tmp_path: Path, everybodys_clock: WallClock) -> None:
     """They came later than responses are kept, which is longer from then on."""
     async with as_process("IdempotencyRetriesAfterExpiry", tmp_path, spawns=True, store=UNCACHED) as scene:
         await scene.send("k1")
-        clock.move(2 * DAY_SECONDS)
+        everybodys_clock.move(2 * DAY_SECONDS)
         scene.upstream.on("/charges", DONE)
         await scene.until_it_fires(scene.gets((410, "key-expired"), "k1"))
         operation_id = (await scene.send("k1")).json()["operation_id"]
@@ -362,7 +362,7 @@ async def test_retries_after_expiry(tmp_path: Path, clock: WallClock) -> None:
         retention = {"replay": "3d", "remember": "7d"}
         await scene.reload(lambda document: document["routes"][0].update(retention=retention))
         await scene.send("k2")
-        clock.move(4 * DAY_SECONDS)
+        everybodys_clock.move(4 * DAY_SECONDS)
 
         async def replayed() -> None:
             assert (await scene.send("k2")).header("Idempotency-Status") == "replayed"
@@ -434,14 +434,14 @@ async def test_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.full
-async def test_dead_events(tmp_path: Path, clock: WallClock) -> None:
+async def test_dead_events(tmp_path: Path, everybodys_clock: WallClock) -> None:
     """The sink failed for longer than events are kept; it is mended, and one is published after all."""
     async with Receiver(status(503)) as ledger:
         settings = publishing(ledger, keep="1h")
         async with as_process("IdempotencyEventsDead", tmp_path, spawns=True, **settings) as scene:
             await scene.send()
             await ledger.wait_received(1)
-            clock.move(2 * 3600)
+            everybodys_clock.move(2 * 3600)
             ledger.answers.append(status(503))
             await scene.until_it_fires()
             listed = await scene.run("idempotency-gateway events --sink NAME", NAME="ledger")

@@ -13,7 +13,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, Complete, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import NO_EVENTS
 from gateway.store.operations import EventFate, EventReport, ManagedStore
-from gateway.store.sealed import Place, Rekeyed, Values, rekey, why_unopenable
+from gateway.store.sealed import Place, Rekeyed, SealedStore, Values, rekey, why_unopenable
 from tests.conformance.hand import SERVICE, Hand, Script, Speech, do, new_identity, started
 from tests.store.backends import Backend
 

@@ -199,7 +199,7 @@ cache-outlives-the-window: a process answers from its memory what has expired
 -min(self._age_seconds_max, window_seconds)
 +self._age_seconds_max
 unacknowledged-is-cached: a completion whose answer was lost is believed, and answered from a copy
-  store/gate.py tests/store/test_tiered.py::test_what_was_not_answered_is_no_copy[no-effect]
+  store/sealed.py tests/store/test_tiered.py::test_what_was_not_answered_is_no_copy[no-effect]
 -            result = await self.behind.apply(sealed)
 +            result = await self.behind.apply(sealed)
 +            _HELD[:] = [result.snapshot]

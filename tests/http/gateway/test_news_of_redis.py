@@ -12,7 +12,7 @@ from gateway.core.operation import Purge, State
 from gateway.protect import duplicates as waiting
 from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query
-from gateway.store.redis import news
+from gateway.store.redis import connection
 from tests.http.gateway.asking import until
 from tests.support.eventually import eventually
 from tests.support.house import house, neighbour, status_of

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from gateway.app.parts import Environment
-from gateway.callers.tokens import FETCH_PAUSE_SECONDS
+from gateway.callers import FETCH_PAUSE_SECONDS
 from tests.http.gateway.asking import metric
 from tests.support.accepting import desk
 from tests.support.clocks import Clocks

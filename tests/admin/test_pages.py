@@ -25,7 +25,9 @@ from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.journal import HostJournals
 from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Admin, Desk
+from tests.admin.shell import doubt
 from tests.support import http
+from tests.support.house import house
 from tests.support.http import Response
 
 TOKENS = {"vera": "0123456789abcdef-viewer", "olga": "0123456789abcdef-operator", "ada": "0123456789abcdef-admin"}
@@ -395,6 +397,27 @@ async def test_force_needs_an_admin(port: Port) -> None:
     assert (await admin.submit(path, {**forced, "typed": "wrong"})).status == 400
     assert (await admin.submit(path, forced)).status == 200
     assert port.desk.record(operation_id).state is State.RELEASED
+
+
+async def test_a_change_needs_its_role(tmp_path: Path) -> None:
+    """On a running gateway with tokens of several: the role decides, and the audit has the name."""
+    tokens = [{"name": name, "token": token, "role": role} for name, token, role in PEOPLE]
+    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+    async with house(store, tmp_path, admin={"listen": "127.0.0.1:0", "tokens": tokens}) as running:
+        operation_id = await doubt(running)
+        port = running.gateway.admin_address[1]
+        path, asked = f"/operations/{operation_id}/resolve", {"never_happened": True, "why": "seen", "by": "bob"}
+        viewer, admin = Admin(port, TOKENS["vera"]), Admin(port, TOKENS["ada"])
+        refused = await viewer("POST", path, asked)
+        assert (refused.status, refused.json()["code"]) == (403, "forbidden")
+        assert (await admin("POST", path, {**asked, "force": True})).status == 200
+        (audit,) = (await viewer("GET", f"/operations/{operation_id}")).json()["audits"]
+        assert audit["who"] == "ada for bob"
+        browser = Browser(port)
+        await browser.sign_in("vera")
+        text = (await browser.page("/ui/configuration")).text
+        assert '"durable"' in text or "durable:" in text
+        assert not any(token in text for token in TOKENS.values())
 
 
 # -- what is shown and done -------------------------------------------------------------------------------------------

@@ -526,7 +526,7 @@ admin/test_sign_in.py
   a_spoofed_header: admin.sign_in.proxy.from
   a_proxy_names_a_person: admin.sign_in.proxy.name
   the_role_of_a_name: admin.sign_in.proxy.groups
-  the_role_of_a_group: admin.sign_in.proxy.roles.viewer,operator,admin
+  names_and_groups: admin.sign_in.proxy.roles.viewer,operator,admin
   a_token_names_a_person: admin.sign_in.jwt.header,groups,claims admin.sign_in.jwt.roles.operator
   a_token_that_names_nobody: admin.sign_in.jwt.roles.viewer admin.sign_in.jwt.issuer,audience
   a_session_ends_with_its_token: admin.sign_in.jwt.roles.admin admin.sign_in.jwt.leeway
@@ -535,7 +535,7 @@ app/test_start.py what_is_accepted_of_the_server_is_loud_at_the_start: store.dur
 store/test_postgres.py how_many_connections_a_gateway_has: store.connections
 store/test_redis_alone.py replicas_that_nobody_counted: store.replicas
 store/test_postgres_members.py
-  the_operators_word: store.promotion
+  nobody_was_there: store.promotion
   who_has_not_spoken_is_named: store.promotion_wait
   one_that_needs_a_synchronous_standby: store.synchronous
 config/test_values.py
@@ -556,7 +556,7 @@ observe/test_logs.py
   the_level_holds_for_facts: log.level
   a_request_is_one_line_that_can_be_read: log.format
   the_configuration_says_which_requests_get_a_line: log.requests
-integration/test_workers.py both_serve: workers
+integration/test_workers.py one_that_is_killed_is_replaced: workers
 observe/test_whole.py the_books_balance: routes.name
 core/test_identity.py route_identifies_nothing: routes.operation
 core/test_routing.py

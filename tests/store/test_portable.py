@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.app.stores import bare_store
+from gateway.config import parse
+from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied, Command
 from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused
 from gateway.store.memory.epoch import WitnessFiles
@@ -17,6 +20,7 @@ from tests.conformance.hand import REMEMBER_SECONDS, Hand, Speech, do
 from tests.store.postgres_sessions import opened as opened_store
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
+from tests.support.house import config_text
 from tests.support.memory_store import ManualClock
 from tests.support.relay import Fault, Relay, Rule
 
@@ -129,3 +133,11 @@ async def test_a_start_on_another_engine_says_which_dialect_it_needs(says: str, 
         await admin.execute(f"ALTER DATABASE {database} SET search_path = says, pg_catalog, public")
     with pytest.raises(StartRefused, match=f"the server is {engine}: write store.dialect: portable"):
         await PostgresStore(postgres_url).start()
+
+
+async def test_the_configured_dialect(postgres_url: str, tmp_path: Path) -> None:
+    """Is used, whatever the server is."""
+    config = parse(config_text("http://127.0.0.1:9", {"durable": postgres_url, "dialect": "portable"}, tmp_path))
+    store = bare_store(config, NO_SEALING)
+    assert isinstance(store, PostgresStore)
+    assert store.is_portable

@@ -336,7 +336,7 @@ async def test_a_slow_reply_hides_no_event(own_postgres: PostgresServer) -> None
         Relay(own_postgres.port) as relay,
         opened(relayed(relay), outbox=outbox) as store,
     ):
-        relay.to_client.delay_seconds = 0.5
+        relay.to_client.delay_seconds = 0.1
         assert await store.lease_events(SERVICE, {"sink": 1}, microseconds(1)) == []
         relay.to_client.delay_seconds = 0.0
         await do(other, Hand(), Hand.claim, Hand.complete)

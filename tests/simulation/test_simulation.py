@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 SEEDS = 200
 _BATCH = 50
 # How many of them are run without `--full`.
-_SHORT = 100
+_SHORT = 50
 _CALM_SEEDS = 60
 _WALL_SEEDS = 15
 

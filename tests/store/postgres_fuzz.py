@@ -265,7 +265,7 @@ class _Actor:
             "read_token": read_token if kind in (Claim, Accept) else token,
             "attempt_id": attempt_id if issubclass(kind, HolderCommand) else new_id,
             "resolution_id": new_id,
-            "lease_us": self._us(2, 150),
+            "lease_us": int(self._us(2, 150) * self._history.pace),
             "pause_us": self._us(0, 10),
             "deliver_within_us": int(self._us(5, 300) * self._history.pace),
             "replay_us": replay_us,
@@ -318,7 +318,8 @@ async def fuzz(url: str, seed: int, seconds: float) -> History:
 
         def is_over() -> bool:
             spent_seconds = time.monotonic() - begun
-            # On a busy machine the time of nearly each acceptance would be over before the call that dispatches it.
+            # On a busy machine nearly each acceptance would be over before the call that dispatches it, and each lease
+            # before the one that renews it.
             history.pace = max(1.0, spent_seconds - seconds)
             return spent_seconds >= seconds + _MORE_SECONDS or (spent_seconds >= seconds and history.has_effects)
 

@@ -34,7 +34,7 @@ async def test_a_memo_is_kept_and_tokens_jump(store: Store, other_store: Store) 
     await do(other_store, other := Hand(), Hand.claim)
     await other_store.begin_epoch(b"again", 10)
     await do(other_store, third := Hand(), Hand.claim)
-    assert third.token > other.token > beyond
+    assert min(third.token, other.token) > beyond
 
 
 async def test_only_purges_and_erasures_make_another_generation(store: Store, other_store: Store) -> None:

@@ -49,7 +49,7 @@ def route(name: str, path: str, /, **changes: Any) -> dict[str, Any]:
 
 
 def token(**claims: Any) -> tuple[str, str]:
-    payload = {"iss": "me", "aud": "us", "sub": "alice-s3cret", "exp": time.time() + 600, **claims}
+    payload = {"iss": "me", "aud": "us", "sub": "alice-s3cret", "exp": time.time() + 86_400, **claims}
     return "Authorization", f"Bearer {jwt.encode(payload, TOKEN_SECRET, 'HS256')}"
 
 

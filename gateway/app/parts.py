@@ -88,10 +88,6 @@ from gateway.upkeep.leftover import Flusher, UnsentWorker
 from gateway.upstream import NotSent, Upstream, UpstreamSettings, UpstreamStats, tls_context
 from gateway.upstream.connect import PemError, client_context
 
-# -- what requests meet ------------------------------------------------------------------------------------------------
-#
-# What requests meet on their way: who verifies callers, the clients of the upstreams, and traces.
-
 # -- callers -----------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")

@@ -168,13 +168,13 @@ class Sighting:
     """One request that is observed. Everything here is called on its way; nothing here waits, raises, or holds its
     connection."""
 
-    def __init__(self, observing: Observing, request: Request, route: Route, number: int, now_us: int) -> None:
+    def __init__(self, observing: Observing, request: Request, route: Route, number: int) -> None:
         self._observing = observing
         self._heads_bytes = 0
         self.number = number
         self.route = route
         self.entry = uuid4()
-        self.began_us = now_us
+        self.began_us = observing.now_us()
         self.began_seconds = observing.clock()
         self.is_whole = False
         self.is_over = False
@@ -221,8 +221,7 @@ class Sighting:
         """Its exchange is over; without a `result`, by the response. Only the first call counts."""
         if not self.is_over:
             self.is_over = True
-            elapsed_us = microseconds(self._observing.clock() - self.began_seconds)
-            self.ended = Exchange(self.began_us + elapsed_us, ExchangeResult.UNKNOWN if result is None else result)
+            self.ended = Exchange(self._observing.now_us(), ExchangeResult.UNKNOWN if result is None else result)
             if result is not None:
                 self.head = None
             self._observing.ended(self)
@@ -317,15 +316,18 @@ class Observing:
             return None
         try:
             self._numbers += 1
-            # Requests of this process keep their order when its host's time is set back.
-            self._last_us = max(self._last_us + 1, self.wall_us())
-            sighting = Sighting(self, request, route, self._numbers, self._last_us)
+            sighting = Sighting(self, request, route, self._numbers)
             self._under_way[sighting.number] = sighting
         except Exception:  # noqa: BLE001 - as in `_harmless`
             _LOG.exception("a request was not observed because of a bug")
             self._drop(DropReason.FAILED)
             return None
         return sighting
+
+    def now_us(self) -> int:
+        """This host's time. Begins and ends of this process keep their order, however that time is set."""
+        self._last_us = max(self._last_us + 1, self.wall_us())
+        return self._last_us
 
     def take_memory(self, size: int) -> bool:
         """Whether there was as much left."""
@@ -378,7 +380,7 @@ class Observing:
         by_name = head.headers.by_name
         meaning = meaning_of(head.status, by_name, route.policy, carries_doubt=False)
         exchange = Exchange(
-            self.wall_us(),
+            self.now_us(),
             ExchangeResult(meaning.value),
             head.status,
             is_kept=reply.length is None or route.keep.keeps_body(by_name, reply.length),

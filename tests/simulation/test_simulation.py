@@ -19,9 +19,8 @@ from tests.simulation.world import has_regions, run
 _ROOT = Path(__file__).parents[2]
 SEEDS = 200
 _BATCH = 50
-# How many of them are run without `--full`.
-_SHORT = 50
 _CALM_SEEDS = 60
+_CALM_BATCH = 20
 _WALL_SEEDS = 15
 
 REGIONAL = tuple(seed for seed in range(SEEDS) if has_regions(seed))[:16]
@@ -70,15 +69,15 @@ def _failures(seeds: range | tuple[int, ...], plan: Plan = STORMY) -> str:
     return "\n".join("\n  ".join([repeat_line(seed, plan), *faults]) for seed, faults in found if faults)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, id=f"from-{first}", marks=[pytest.mark.full] if first >= _SHORT else [])
-        for first in range(0, SEEDS, _BATCH)
-    ],
-)
-def test_no_invariant_breaks(first: int) -> None:
-    failures = _failures(range(first, first + _BATCH))
+def _batches(seeds: int, batch: int) -> pytest.MarkDecorator:
+    """All of them, of which the first batch is run without `--full`."""
+    later = [pytest.param(range(first, first + batch), marks=pytest.mark.full) for first in range(batch, seeds, batch)]
+    return pytest.mark.parametrize("seeds", [range(batch), *later], ids=lambda seeds: f"from-{seeds.start}")
+
+
+@_batches(SEEDS, _BATCH)
+def test_no_invariant_breaks(seeds: range) -> None:
+    failures = _failures(seeds)
     assert not failures, failures
 
 
@@ -88,9 +87,10 @@ def test_no_invariant_breaks_between_regions() -> None:
     assert not failures, failures
 
 
-def test_without_faults_nothing_is_wrong() -> None:
+@_batches(_CALM_SEEDS, _CALM_BATCH)
+def test_without_faults_nothing_is_wrong(seeds: range) -> None:
     """While nothing goes wrong nothing is in doubt, nothing taken over, and no error is the gateway's own."""
-    failures = _failures(range(_CALM_SEEDS), CALM)
+    failures = _failures(seeds, CALM)
     assert not failures, failures
 
 

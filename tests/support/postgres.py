@@ -73,17 +73,19 @@ class Postgres:
 
 _SCHEMA = "idempotency_gateway"
 # What is in the catalog of a database, but for what a server notes there by itself, and for partitions, which gateways
-# make and drop.
+# make and drop. Of columns, functions and triggers the rows' transactions are enough: a change makes another row.
 _CATALOG = """
 SELECT md5(string_agg(each, chr(10) ORDER BY each)) FROM (
     SELECT (to_jsonb(c) - ARRAY['relpages', 'reltuples', 'relallvisible', 'relallfrozen', 'relfrozenxid', 'relminmxid',
                                 'relhassubclass'])::text
     FROM pg_class c WHERE relnamespace >= 16384 AND relkind <> 't' AND NOT relispartition
-    UNION ALL SELECT to_jsonb(a)::text FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
+    UNION ALL SELECT concat(count(*), '-', sum(a.xmin::text::bigint))
+    FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
     WHERE relnamespace >= 16384 AND relkind <> 't' AND NOT relispartition
     UNION ALL SELECT to_jsonb(n)::text FROM pg_namespace n WHERE nspname !~ '^pg_(temp|toast)'
-    UNION ALL SELECT to_jsonb(p)::text FROM pg_proc p WHERE pronamespace >= 16384
-    UNION ALL SELECT to_jsonb(t)::text FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE NOT relispartition
+    UNION ALL SELECT concat(oid, '-', xmin) FROM pg_proc WHERE pronamespace >= 16384
+    UNION ALL SELECT concat(t.oid, '-', t.xmin) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+    WHERE NOT relispartition
     UNION ALL SELECT to_jsonb(s)::text FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase
     WHERE datname = current_database()
     UNION ALL SELECT concat(datdba, datacl, datconnlimit) FROM pg_database WHERE datname = current_database()

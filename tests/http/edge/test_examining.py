@@ -252,7 +252,7 @@ def compare_looks(routes: RouteTable[Route], head: RequestHead, version: tuple[i
 
 
 @pytest.mark.parametrize("paths", PATHS)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_short_look_at_a_target(paths: tuple[str, ...], data: st.DataObject) -> None:
     """It finds what a close one does, whatever the target, also when the table has learned which rules are clear."""

@@ -64,7 +64,6 @@ from gateway.protect.request import Request, Spool, Untouched, UploadSlots, scop
 from gateway.protect.resource import is_below
 from gateway.protect.route import Route, edge_route, route_of
 from gateway.store.base import NotApplied, boot_seconds
-from gateway.store.journal import HostJournals
 from gateway.upstream import Upstream, UpstreamSettings
 
 # -- the dry run -------------------------------------------------------------------------------------------------------
@@ -838,13 +837,13 @@ def _end_by_response(keyed: Request, way: _Way, status: int) -> _End:
     return _End(outcome.verdict, status, f"{status} {outcome.verdict}: {decision}", tuple(facts), settings)
 
 
-async def read_record(operations: Operations, journals: HostJournals, operation_id: UUID) -> Known:
+async def read_record(operations: Operations, operation_id: UUID) -> Known:
     """See `Look`. Raises `StoreError`, also where a journal has an outcome that cannot be read here."""
     snapshot = await operations.read(operation_id)
     is_lost = (await operations.memory()).refuses(snapshot.record)
     if snapshot.state not in UNENDED:
         return Known(snapshot, is_lost, is_journaled=False)
-    kept = await asyncio.to_thread(journals.outcomes, operation_id)
+    kept = await asyncio.to_thread(operations.journals.outcomes, operation_id)
     # Read again: an outcome may have left the journal for the store meanwhile.
     snapshot = await operations.read(operation_id)
     commands = [each.command for each in kept if each.command is not None]
@@ -860,8 +859,8 @@ def look_by(operate: Callable[[Job], Awaitable[int]]) -> Look:
     async def look(operation_id: UUID) -> Known:
         found: list[Known] = []
 
-        async def run(operations: Operations, journals: HostJournals) -> None:
-            found.append(await read_record(operations, journals, operation_id))
+        async def run(operations: Operations) -> None:
+            found.append(await read_record(operations, operation_id))
 
         await operate(Job(run))
         return found[0]
@@ -909,10 +908,9 @@ def _compared(keyed: Request, way: _Way, known: Known) -> _End | None:
 class Explainer:
     """Satisfies `admin.console.Explain`, for the configuration in force."""
 
-    def __init__(self, config: Config, operations: Operations, journals: HostJournals) -> None:
+    def __init__(self, config: Config, operations: Operations) -> None:
         self._config = config
         self._operations = operations
-        self._journals = journals
         self._document: Document | None = None
 
     async def __call__(self, request: bytes, peer: str, response: int | None, with_record: bool) -> Mapping[str, Any]:
@@ -929,7 +927,7 @@ class Explainer:
             text = effective(config)
             self._document = await asyncio.to_thread(read_document, text, "configuration", {}, Placeholders())
         document = self._document
-        look = partial(read_record, self._operations, self._journals) if with_record else None
+        look = partial(read_record, self._operations) if with_record else None
         try:
             given = from_text(request, "the request")
             hop = hop_of(given, peer, None)

@@ -44,7 +44,6 @@ from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, State
 from gateway.store.base import Indefinite, NotApplied, StoreError
-from gateway.store.journal import HostJournals
 from gateway.store.operations import Query
 
 # The most that a route may store, and the head before it.
@@ -65,7 +64,7 @@ class Job:
     """A command to run. `run` returns the exit code, None for success; `changes`: it may change something. A job that
     needs only the journal gets operations whose store is not open."""
 
-    run: Callable[[Operations, HostJournals], Awaitable[int | None]]
+    run: Callable[[Operations], Awaitable[int | None]]
     needs: Needs = Needs.RECORD
     changes: bool = False
 
@@ -98,7 +97,7 @@ def _change(chosen: argparse.Namespace, without_why: str = "") -> Job:
 def _telling(
     work: Callable[[Operations], Awaitable[Result]], needs: Needs = Needs.TIERS, *, changes: bool = True
 ) -> Job:
-    async def run(operations: Operations, _: HostJournals) -> int | None:
+    async def run(operations: Operations) -> int | None:
         result = await work(operations)
         if isinstance(result, Refused):
             if result.reason is rulings.Refusal.UNSURE:
@@ -124,7 +123,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
         _refuse(chosen, "finds one operation by its request; leave out --list", "--header", "--body")
         if chosen.reason is not None and set(chosen.state) - {State.DEAD_LETTER.value}:
             raise CommandWrong("--reason is for dead letters; leave out other states")
-        return Job(lambda operations, _: _list(operations, chosen))
+        return Job(lambda operations: _list(operations, chosen))
     _refuse(chosen, "is for --list", "--state", "--older-than", "--reason", "--limit")
     if chosen.operation is not None:
         _refuse(chosen, "is not needed beside the id of an operation", "--header", "--body", "--route")
@@ -135,7 +134,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
             operation_id = operation_in(text)
         except Malformed as error:
             raise CommandWrong(str(error)) from None
-        return Job(lambda operations, _: _show(operations, operation_id, chosen.format))
+        return Job(lambda operations: _show(operations, operation_id, chosen.format))
     if len(chosen.route) != 1 or not chosen.header:
         raise CommandWrong(
             "say which operation: its id; or --route and the headers of its request, as in --route NAME --header "
@@ -146,7 +145,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
         _headers(chosen.header),
         None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX),
     )
-    return Job(lambda operations, _: _show(operations, operations.identify(*about), chosen.format))
+    return Job(lambda operations: _show(operations, operations.identify(*about), chosen.format))
 
 
 async def _show(operations: Operations, operation_id: UUID, form: str) -> None:
@@ -196,7 +195,7 @@ def _of_dead_letters(chosen: argparse.Namespace, verb: Verb) -> Job:
             "second): it is done beside new requests"
         )
     wanted = dead_letters(frozenset(chosen.route) or None, chosen.reason, chosen.older_than or 0, chosen.limit)
-    return Job(lambda operations, _: _many(operations, wanted, chosen.rate, verb, audit), Needs.TIERS, changes=True)
+    return Job(lambda operations: _many(operations, wanted, chosen.rate, verb, audit), Needs.TIERS, changes=True)
 
 
 async def _many(operations: Operations, wanted: Query, rate: int, verb: Verb, audit: Audit) -> None:
@@ -235,7 +234,7 @@ def _pause(chosen: argparse.Namespace) -> Job:
         return _change(chosen, "a pause needs --why; it is recorded")
     _refuse(chosen, "is for a ROUTE", "--why", "--by")
 
-    async def show(operations: Operations, _: HostJournals) -> None:
+    async def show(operations: Operations) -> None:
         _printed("table", await operations.paused(), reports.paused_line, "Nothing is paused.")
         if audits := await operations.pause_audits():
             print("What was done:")
@@ -245,7 +244,7 @@ def _pause(chosen: argparse.Namespace) -> Job:
 
 
 def _observe(chosen: argparse.Namespace) -> Job:
-    async def show(operations: Operations, _: HostJournals) -> None:
+    async def show(operations: Operations) -> None:
         routes = await operations.observed(chosen.route)
         none = "No route is observed, and none was in the last 24 hours."
         _printed(chosen.format, routes, lambda route: "\n".join(reports.observed_lines(route)), none)
@@ -260,14 +259,14 @@ def _sinks(chosen: argparse.Namespace) -> Job:
         return _change(chosen, "--suspend and --resume need --why; it is recorded")
     _refuse(chosen, "is for --suspend and --resume", "--why", "--by")
 
-    async def show(operations: Operations, _: HostJournals) -> None:
+    async def show(operations: Operations) -> None:
         _printed(chosen.format, await operations.sinks(), reports.sink_line, "There are no sinks.")
 
     return Job(show)
 
 
 def _events(chosen: argparse.Namespace) -> Job:
-    async def show(operations: Operations, _: HostJournals) -> None:
+    async def show(operations: Operations) -> None:
         left, after, none = chosen.limit, None, f"No event of {chosen.sink} is {chosen.state}."
         while left > 0:
             size = min(left, PAGE_SIZE_MAX)
@@ -301,7 +300,7 @@ def _journal(chosen: argparse.Namespace) -> Job:
         _refuse(chosen, "is for --acknowledge", "--why", "--by")
     if not chosen.acknowledge and chosen.export is None:
         _refuse(chosen, "is for --export and --acknowledge", "--token")
-        return Job(lambda operations, _: _list_journal(operations, chosen), Needs.JOURNAL)
+        return Job(lambda operations: _list_journal(operations, chosen), Needs.JOURNAL)
     if operation_id is None:
         raise CommandWrong("say which operation: its id, as journal lists it")
     _refuse(chosen, "is for the list", "--state", "--format")
@@ -309,11 +308,11 @@ def _journal(chosen: argparse.Namespace) -> Job:
     if chosen.acknowledge:
         audit = _audit(chosen, "--acknowledge needs --why: say what was found, and what was done about it")
 
-    async def run(operations: Operations, journals: HostJournals) -> None:
+    async def run(operations: Operations) -> None:
         if audit is None:
-            print(await export(journals, operation_id, chosen.token, chosen.export))
+            print(await export(operations.journals, operation_id, chosen.token, chosen.export))
         else:
-            print(await acknowledge(journals, operation_id, chosen.token, audit, operations.read))
+            print(await acknowledge(operations.journals, operation_id, chosen.token, audit, operations.read))
 
     return Job(run, Needs.JOURNAL) if audit is None else Job(run, changes=True)
 
@@ -479,7 +478,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
     except CommandWrong as error:
         raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
 
-    async def resolve(operations: Operations, _: HostJournals) -> int | None:
+    async def resolve(operations: Operations) -> int | None:
         ends: Counter[End] = Counter()
         found = resolve_all(operations, lines, audit, is_forced=chosen.force, is_dry_run=chosen.dry_run)
         async for line, end, text in found:

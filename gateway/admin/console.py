@@ -46,7 +46,6 @@ from gateway.core.outcome import meaning_of
 from gateway.observe.status import terse
 from gateway.options import EVERY_STATE, STATES
 from gateway.store.base import StoreError, wall_clock_us
-from gateway.store.journal import HostJournals
 from gateway.store.operations import Query, Tally
 from gateway.upkeep.activity import WINDOWS, Activity, Window
 
@@ -100,15 +99,13 @@ async def load(call: Awaitable[object]) -> Loaded:
 @dataclass(frozen=True, slots=True)
 class Process:
     """`health` is what it knows of its stores, `configuration` is the one in force as text without secrets, `digest`
-    names it. `requests` counts requests since its start, by route and verdict. `journals` is for the journals of this
-    host. `reload` is None where it was not started from a file.
-    """
+    names it. `requests` counts requests since its start, by route and verdict. `reload` is None where it was not
+    started from a file."""
 
     health: Callable[[], Mapping[str, Any]]
     configuration: Callable[[], str]
     digest: Callable[[], str]
     requests: Callable[[], Mapping[str, Mapping[str, int]]]
-    journals: HostJournals
     explain: Explain
     reload: actions.Reload | None = None
 
@@ -446,7 +443,7 @@ class Console:
     async def _journaled_response(self, request: web.Request) -> web.Response:
         operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
         try:
-            _, content = await exported(self._process.journals, operation_id, token)
+            _, content = await exported(self._operations.journals, operation_id, token)
         except rulings.OutcomeRefused as error:
             raise rulings.Fault(404, "no-response", f"{error}.") from None
         return self._download(request, operation_id, content, f"the journaled response under token {token}")
@@ -625,7 +622,7 @@ class Console:
     async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         operation_id, token = operation_id_of(place), token_of(place["token"])
         try:
-            return await acknowledge(self._process.journals, operation_id, token, audit, self._operations.read)
+            return await acknowledge(self._operations.journals, operation_id, token, audit, self._operations.read)
         except rulings.OutcomeRefused as error:
             raise rulings.Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
 

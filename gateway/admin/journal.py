@@ -16,7 +16,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID, uuid4
 
 import orjson
@@ -53,18 +53,6 @@ _TO_RESOLVE: Final = (
     "how it ended: write it to a file with --export, and give that to resolve. A release or forget means that its own "
     "attempt had no effect, and says nothing about one under a higher token. Then --acknowledge it"
 )
-
-
-class ViewJournals(Protocol):
-    """Reads the journals of this host. Blocks, raises nothing."""
-
-    def __call__(
-        self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
-    ) -> JournalView: ...
-
-
-def no_journal(*, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int) -> JournalView:
-    return JournalView(0)
 
 
 def state_of(entry: KeptEntry) -> str:

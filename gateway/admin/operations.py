@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, TypeVar
 from uuid import UUID
 
 from gateway.admin import reports
 from gateway.admin import resolution as rulings
-from gateway.admin.journal import UNENDED, ViewJournals, no_journal, why_it_happened
+from gateway.admin.journal import UNENDED, why_it_happened
 from gateway.admin.reports import MemoryState, Report, accept_loss, memory_state, moment
 from gateway.admin.resolution import (
     Changed,
@@ -53,7 +54,7 @@ from gateway.core.operation import (
     State,
 )
 from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unreadable, wall_clock_us
-from gateway.store.journal import OF_ONE_MAX, JournalView
+from gateway.store.journal import OF_ONE_MAX, HostJournals, JournalView
 from gateway.store.operations import ActivityRow, AuditEntry, Backlog, ObservationStore, ObservedCount, Query
 from gateway.upkeep.activity import Activity, Buckets, Window, gathered
 
@@ -65,6 +66,8 @@ _CALL_SECONDS: Final = 15.0
 # How long a command whose response was lost is repeated before the operator is asked to.
 _PATIENCE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
+
+NO_JOURNALS: Final = HostJournals(Path("/nonexistent"), "")
 
 _ERASING: Final = (
     "To erase is to forget the key: a request with it runs again, and may have its effect a second time. Say yes to "
@@ -78,8 +81,8 @@ _WITHOUT_ROUTE: Final = (
 class Operations:
     """Operators' actions on one store. `store` includes the fast tier, so that purges reach the copies;
     `purges_pending` counts those that did not. `cache_seconds` is how long a gateway may reply from its cache before it
-    notices a purge, 0 where it is notified at once. `journal` reads the journals of this host, `observations` is the
-    table of the same store. `counted` is what this process counted lately."""
+    notices a purge, 0 where it is notified at once. `journals` are those of this host, `observations` is the table of
+    the same store. `counted` is what this process counted lately."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class Operations:
         purges_pending: Callable[[], int] = lambda: 0,
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
-        journal: ViewJournals = no_journal,
+        journals: HostJournals = NO_JOURNALS,
         observations: ObservationStore | None = None,
         counted: Callable[[], Buckets] = dict,
     ) -> None:
@@ -98,7 +101,7 @@ class Operations:
         self._purges_pending = purges_pending
         self._cache_seconds = cache_seconds
         self._patience_seconds = patience_seconds
-        self._journal = journal
+        self.journals = journals
         self._observations = observations
         self._counted = counted
 
@@ -213,7 +216,8 @@ class Operations:
         self, *, operation_id: UUID | None = None, is_refused: bool | None = None, limit: int
     ) -> JournalView:
         """The outcomes in the journals of this host. Needs no store."""
-        return await asyncio.to_thread(self._journal, operation_id=operation_id, is_refused=is_refused, limit=limit)
+        view = self.journals.view
+        return await asyncio.to_thread(view, operation_id=operation_id, is_refused=is_refused, limit=limit)
 
     async def page(self, query: Query) -> list[Snapshot]:
         return await bounded(self.store.cold.find(query))

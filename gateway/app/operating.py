@@ -16,7 +16,6 @@ from gateway import EXIT_OK, PROGRAM, CommandError
 from gateway.admin.access import Authentication, Voucher, by_proxy, by_token, people_of
 from gateway.admin.api import AdminApi
 from gateway.admin.commands import Job, Needs
-from gateway.admin.journal import ViewJournals
 from gateway.admin.operations import Operations
 from gateway.admin.reports import memory_state
 from gateway.admin.resolution import Declined, Policies, RoutePolicy, Treatment
@@ -49,6 +48,7 @@ from gateway.observe.status import Health
 from gateway.protect.identification import Callers
 from gateway.store.agreement import agree, strays, why_unfinished
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Store, StoreError, boot_seconds
+from gateway.store.journal import HostJournals
 from gateway.store.operations import ObservationStore
 from gateway.store.postgres.schema import capabilities
 from gateway.store.sealed import Place, SealedStore, rekey
@@ -93,7 +93,7 @@ def _policy(config: Config, route: Route) -> RoutePolicy:
 def operations_on(
     config: Config,
     store: Tiered,
-    journal: ViewJournals,
+    journals: HostJournals,
     observations: ObservationStore | None = None,
     counted: Callable[[], Buckets] = dict,
 ) -> Operations:
@@ -106,7 +106,7 @@ def operations_on(
         policies_of(config),
         purges_pending=lambda: store.purges_pending,
         cache_seconds=cache_seconds,
-        journal=journal,
+        journals=journals,
         observations=observations,
         counted=counted,
     )
@@ -143,15 +143,13 @@ def admin_api(
         vouchers=_vouchers_of(admin.sign_in, callers),
         before=None if before is None else before.authentication,
     )
-    operations = operations_on(config, store, journals_of(config).view, observations, counted)
-    journals = journals_of(config, sealing_of(config))
+    operations = operations_on(config, store, journals_of(config, sealing_of(config)), observations, counted)
     process = Process(
         health.parts,
         lambda: effective(config),
         lambda: digest_of(config),
         lambda: metrics.requests,
-        journals,
-        Explainer(config, operations, journals),
+        Explainer(config, operations),
         reload,
     )
     return AdminApi(
@@ -184,10 +182,10 @@ async def operate(config: Config, job: Job) -> int:
     journals = journals_of(config, sealing)
     bare = bare_store(config, sealing)
     store: Store = SealedStore(bare, sealing)
-    operations = Operations(store, policies_of(config), journal=journals_of(config).view, observations=bare)
+    operations = Operations(store, policies_of(config), journals=journals, observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
-            return await job.run(operations, journals) or EXIT_OK
+            return await job.run(operations) or EXIT_OK
         if not await is_migrated(config):
             raise CommandError(
                 "the store does not exist, or its schema is older than this program. Check that this is the gateway's "
@@ -197,13 +195,13 @@ async def operate(config: Config, job: Job) -> int:
         fast_tier = make_fast_tier(config, sealing) if job.needs is Needs.TIERS else None
         if job.needs is Needs.TIERS:
             tiered = tiered_store(config, store, fast_tier, Events())
-            store, operations = tiered, operations_on(config, tiered, journals_of(config).view, bare)
+            store, operations = tiered, operations_on(config, tiered, journals, bare)
         try:
             await store.start()
             if fast_tier is not None:
                 epoch = await store.cold.check_memory()
                 fast_tier.bind(epoch.identity, epoch.generation)
-            return await job.run(operations, journals) or EXIT_OK
+            return await job.run(operations) or EXIT_OK
         finally:
             await store.close()
     except Declined as error:

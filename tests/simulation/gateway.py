@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from gateway.admin.journal import no_journal
-from gateway.admin.operations import Operations
+from gateway.admin.operations import NO_JOURNALS, Operations
 from gateway.admin.resolution import Changed, Refused
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
@@ -162,7 +161,7 @@ class GatewayLife:
         )
         self._parts = Parts(config, environment, Events(self._hear), self._upstream)
         self._routes = {route.name: route for route in self._parts.routes}
-        self._operations = operations_on(config, self._parts.store, no_journal)
+        self._operations = operations_on(config, self._parts.store, NO_JOURNALS)
 
     def _upstream(self, settings: asked.Upstream) -> Upstream:
         house, link = self._house, self._house.links.get(settings.url.host)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -40,6 +40,7 @@ from aiohttp.typedefs import Handler
 from multidict import CIMultiDictProxy
 
 from gateway.admin.resolution import Fault
+from gateway.config.models import JwtSignIn, ProxySignIn
 from gateway.core.identity.caller import TokenFault, read_token
 from gateway.core.identity.key import IdentityUnavailable, ScopeMissing
 
@@ -481,40 +482,27 @@ def _place(address: str | None) -> str:
 _NAME_CHARACTERS_MAX: Final = 128
 
 
-def by_proxy(
-    networks: Sequence[IPv4Network | IPv6Network],
-    name: str,
-    groups: str | None,
-    roles: Mapping[str, str],
-    secret: bytes,
-) -> Voucher:
-    """Believes these headers of a proxy in these networks. `roles` by group or, without `groups`, by name."""
+def by_proxy(proxy: ProxySignIn, secret: bytes) -> Voucher:
+    name, groups = proxy.name, proxy.groups
 
     async def vouch(headers: Headers, peer: str | None) -> Person | Disbelieved | None:
         if name not in headers:
             return None
         address = _peer(peer)
-        if address is None or not any(address in network for network in networks):
+        if address is None or not any(address in network for network in proxy.from_):
             return Disbelieved(f"{name} is not believed from {peer}: it is in no network of admin.sign_in.proxy", True)
         who, listed = _only(headers, name), "" if groups is None else _only(headers, groups)
         if who is None or listed is None:
             return Disbelieved(f"{name if who is None else groups} is given more than once")
         found = [who] if groups is None else [each.strip() for each in listed.split(",")]
-        return _person(who, found, roles, secret, "proxy")
+        return _person(who, found, proxy.roles.by_text, secret, "proxy")
 
     return vouch
 
 
-def by_token(
-    header: str,
-    claims: Sequence[str],
-    groups: str,
-    roles: Mapping[str, str],
-    secret: bytes,
-    verify: Callable[[bytes], Awaitable[object]],
-) -> Voucher:
-    """Believes a token in this header that `verify` finds nothing against. `claims` are the name, `groups` is the claim
-    that lists what `roles` are by."""
+def by_token(jwt: JwtSignIn, secret: bytes, verify: Callable[[bytes], Awaitable[object]]) -> Voucher:
+    """Believes a token that `verify` finds nothing against."""
+    header = jwt.header
 
     async def vouch(headers: Headers, peer: str | None) -> Person | Disbelieved | None:
         if header not in headers:
@@ -531,9 +519,9 @@ def by_token(
         found = await verify(credential.strip().encode())
         if isinstance(found, ScopeMissing | IdentityUnavailable):
             return Disbelieved(found.detail.rstrip("."))
-        listed = token.payload.get(groups)
-        who = " ".join(str(token.payload[each]) for each in claims)
-        return _person(who, listed if isinstance(listed, list) else [listed], roles, secret, "jwt")
+        listed = token.payload.get(jwt.groups)
+        who = " ".join(str(token.payload[each]) for each in jwt.claims)
+        return _person(who, listed if isinstance(listed, list) else [listed], jwt.roles.by_text, secret, "jwt")
 
     return vouch
 

@@ -42,7 +42,7 @@ from gateway.admin.view import (
 )
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
-from gateway.core.operation import Audit, State
+from gateway.core.operation import Audit, Snapshot, State
 from gateway.store.base import Indefinite, NotApplied, StoreError
 from gateway.store.operations import Query
 
@@ -165,12 +165,13 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
         limit=PAGE_SIZE_MAX,
     )
     is_table, is_empty = chosen.format == "table", True
-    async for page in pages(operations, asked.query, chosen.limit or sys.maxsize):
+    async for records, now_us in pages(operations, asked.query, chosen.limit or sys.maxsize):
         if is_table and is_empty:
             print(table_head())
         is_empty = False
-        for snapshot in page:
-            print(table_row(snapshot) if is_table else json_line(described(snapshot, has_body=False)))
+        for each in records:
+            about = Snapshot(each, now_us)
+            print(table_row(each, now_us) if is_table else json_line(described(about, has_body=False)))
         sys.stdout.flush()
     if is_table and is_empty:
         print("No operation matches." if chosen.state or chosen.reason else "No matching operation is in doubt.")

@@ -364,10 +364,9 @@ class Console:
             self._pictures[window.name] = loop.time() + window.span_us / MICROSECONDS / _DRAWN_OF_SPAN, values
         return values
 
-    async def _oldest(self, query: Query) -> list[Snapshot]:
-        found = [(each, each.record) for each in await self._operations.page(query)]
-        known = sorted((since_us(record), at, each) for at, (each, record) in enumerate(found) if record is not None)
-        return [each for *_, each in known[:_WORK_LIST_MAX]]
+    async def _oldest(self, query: Query) -> listing.Found:
+        records, now_us = await self._operations.page(query)
+        return listing.Found(sorted(records, key=since_us)[:_WORK_LIST_MAX], now_us)
 
     # -- lists, and one operation -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.admin.operations import Operations, last_id
+from gateway.admin.operations import Operations
 from gateway.admin.reports import Report
 from gateway.admin.resolution import Changed, Malformed, Policies, Refusal, Refused
 from gateway.admin.view import caller, did, since_us, subject, then
@@ -41,9 +41,19 @@ _TEXT_MAX: Final = 200
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 
-async def looked(operations: Operations, query: Query) -> AsyncIterator[tuple[list[Snapshot], int, UUID | None]]:
-    """The matches, page by page, ordered by operation id; of how many records that were read, and where to go on, None
-    where these are all. `query.limit` is the page size.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records at `now_us` of the store's clock. `after` is where to go on; None where these are all. `looked` records
+    were read."""
+
+    records: list[Record]
+    now_us: int = 0
+    after: UUID | None = None
+    looked: int = 0
+
+
+async def looked(operations: Operations, query: Query) -> AsyncIterator[Found]:
+    """The matches, page by page, ordered by operation id. `query.limit` is the page size.
 
     The store has an index of what is in doubt and of dead letters. For other states all records are read, many at once,
     and left out here: the store would look through as many as there are before it says that there is none.
@@ -52,10 +62,9 @@ async def looked(operations: Operations, query: Query) -> AsyncIterator[tuple[li
     if query.states not in _INDEXED and query.reason is None:
         asked = replace(query, states=_EVERY, routes=None, limit=PAGE_SIZE_MAX)
     while True:
-        page = await operations.page(asked)
-        after = last_id(page) if len(page) == asked.limit else None
-        found = [each for each in page if each.record is not None and _is_of(query, each.record)]
-        yield found, len(page), after
+        records, now_us = await operations.page(asked)
+        after = records[-1].identity.operation_id if len(records) == asked.limit else None
+        yield Found([each for each in records if _is_of(query, each)], now_us, after, len(records))
         if after is None:
             return
         asked = replace(asked, after=after)
@@ -65,24 +74,14 @@ def _is_of(query: Query, record: Record) -> bool:
     return record.state in query.states and (query.routes is None or record.identity.route in query.routes)
 
 
-async def pages(operations: Operations, query: Query, limit: int) -> AsyncIterator[list[Snapshot]]:
-    """What is found of it, up to `limit` in all."""
-    async for found, *_ in looked(operations, replace(query, limit=min(query.limit, limit))):
-        if found:
-            yield found[:limit]
-        limit -= len(found)
+async def pages(operations: Operations, query: Query, limit: int) -> AsyncIterator[tuple[list[Record], int]]:
+    """The records that are found of it, up to `limit` in all, each page with the store's time (µs)."""
+    async for page in looked(operations, replace(query, limit=min(query.limit, limit))):
+        if page.records:
+            yield page.records[:limit], page.now_us
+        limit -= len(page.records)
         if limit <= 0:
             return
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`after` is where to go on; None where these are all. `looked` records were read."""
-
-    records: list[Record]
-    now_us: int = 0
-    after: UUID | None = None
-    looked: int = 0
 
 
 async def gathered(
@@ -93,17 +92,15 @@ async def gathered(
     records_max = SORTED_MAX if records_max is None else records_max
     found: list[Record] = []
     until, number, now_us = time.monotonic() + _LOOK_SECONDS, 0, 0
-    async for page, read, after in looked(operations, replace(query, limit=records_max)):
-        number += read
-        for snapshot in page:
-            if (record := snapshot.record) is not None and fits(record):
-                found.append(record)
-                now_us = snapshot.now_us
+    async for page in looked(operations, replace(query, limit=records_max)):
+        number += page.looked
+        now_us = page.now_us or now_us
+        found += filter(fits, page.records)
         if len(found) > records_max:
             return Found(found[:records_max], now_us, found[records_max - 1].identity.operation_id, number)
         is_enough = len(found) == records_max or time.monotonic() >= until
-        if is_enough and after is not None:
-            return Found(found, now_us, after, number)
+        if is_enough and page.after is not None:
+            return Found(found, now_us, page.after, number)
     return Found(found, now_us, None, number)
 
 
@@ -249,7 +246,7 @@ async def _callers(operations: Operations, beginning: str) -> tuple[list[bytes],
     stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in _INDEXED)
     others: list[Record] = []
     seen, pages = await asyncio.gather(gathered(operations, Query(_EVERY), others.append), asyncio.gather(*stopped))
-    records = [each.record for each in chain.from_iterable(pages) if each.record is not None] + others
+    records = chain(*(page for page, _ in pages), others)
     digests = [each.identity.scope_digest for each in records if caller(each).startswith(beginning)]
     found = [*dict.fromkeys(digest for digest in digests if len(digest) == 32)]
     return found[:_CALLERS_MAX], seen.after is None and len(found) <= _CALLERS_MAX
@@ -363,17 +360,16 @@ class Bulk:
 async def listed(operations: Operations, wanted: Query, rate: int, verb: Verb = REQUEUE) -> Bulk:
     """The decision about the dead letters that match now, about `rate` a second. Raises `NotApplied`."""
     found = Bulk(verb, rate)
-    async for page, *_ in looked(operations, replace(wanted, limit=PAGE_SIZE_MAX)):
-        for snapshot in page:
-            record = snapshot.record
-            if record is None or record.delivery is None or not operations.policies.is_own(record):
+    async for page in looked(operations, replace(wanted, limit=PAGE_SIZE_MAX)):
+        for record in page.records:
+            if record.delivery is None or not operations.policies.is_own(record):
                 continue
             # The query's age is since the acceptance.
-            if record.delivery.since_us > snapshot.now_us - wanted.age_us:
+            if record.delivery.since_us > page.now_us - wanted.age_us:
                 continue
             if len(found.first) < _SHOWN_MAX:
                 found.first.append(record)
-                found.now_us = snapshot.now_us
+                found.now_us = page.now_us
             if len(found.operation_ids) < wanted.limit:
                 found.operation_ids.append(record.identity.operation_id)
             else:

@@ -219,8 +219,10 @@ class Operations:
         view = self.journals.view
         return await asyncio.to_thread(view, operation_id=operation_id, is_refused=is_refused, limit=limit)
 
-    async def page(self, query: Query) -> list[Snapshot]:
-        return await bounded(self.store.cold.find(query))
+    async def page(self, query: Query) -> tuple[list[Record], int]:
+        """The records that the store finds, by operation id, and its time (µs); 0 where there is none."""
+        found = await bounded(self.store.cold.find(query))
+        return [each.record for each in found if each.record is not None], found[0].now_us if found else 0
 
     # -- resolving ----------------------------------------------------------------------------------------------------
 
@@ -466,10 +468,10 @@ class Operations:
         except Unreadable:
             # `find` does not read responses.
             before = UUID(int=max(0, operation_id.int - 1))
-            page = await self.page(Query(frozenset((State.COMPLETED,)), after=before, limit=1))
-            if not page or last_id(page) != operation_id:
+            records, now_us = await self.page(Query(frozenset((State.COMPLETED,)), after=before, limit=1))
+            if not records or records[0].identity.operation_id != operation_id:
                 raise
-            return page[0]
+            return Snapshot(records[0], now_us)
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -520,13 +522,6 @@ async def bounded(call: Awaitable[T]) -> T:
             return await call
     except (TimeoutError, Indefinite) as error:
         raise NotApplied(f"the durable store did not respond within {_CALL_SECONDS:g} s") from error
-
-
-def last_id(page: list[Snapshot]) -> UUID:
-    record = page[-1].record
-    if record is None:
-        raise RuntimeError("a store found a record that is absent")
-    return record.identity.operation_id
 
 
 def audit_by(who: str, why: str) -> Audit:

@@ -799,16 +799,13 @@ def table_head() -> str:
     return _row(_TABLE, _TABLE)
 
 
-def table_row(snapshot: Snapshot) -> str:
-    record = snapshot.record
-    if record is None:
-        raise ValueError("there is no record to show")
+def table_row(record: Record, now_us: int) -> str:
     why, delivery = record.doubt, record.delivery
     if delivery is not None:
         waits = "waits for lane" if delivery.is_behind and record.state is State.ACCEPTED else None
         why = why or delivery.reason or delivery.failure or waits
     status = None if record.response is None else record.response.status
-    since, age = moment(since_us(record)), span(snapshot.now_us - record.first_claimed_us)
+    since, age = moment(since_us(record)), span(now_us - record.first_claimed_us)
     about = record.identity.operation_id, record.state.value, since, age, record.token, record.attempts
     return _row(_TABLE, (*about, status, why, record.identity.route))
 

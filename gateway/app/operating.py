@@ -167,12 +167,12 @@ def _vouchers_of(sign_in: SignIn | None, callers: Callers) -> list[Voucher]:
         return []
     found, secret = [], sign_in.secret.get_secret_value().encode()
     if (proxy := sign_in.proxy) is not None:
-        found.append(by_proxy(proxy.from_, proxy.name, proxy.groups, proxy.roles.by_text, secret))
+        found.append(by_proxy(proxy, secret))
     if (jwt := sign_in.jwt) is not None:
         verifier = callers.verifiers[jwt.scope.compiled]
         if not isinstance(verifier, TokenVerifier):
             raise RuntimeError("a signed token is verified by another verifier")
-        found.append(by_token(jwt.header, jwt.claims, jwt.groups, jwt.roles.by_text, secret, verifier.whose))
+        found.append(by_token(jwt, secret, verifier.whose))
     return found
 
 

@@ -392,8 +392,8 @@ async def test_pages() -> None:
     ids = sorted([(await desk.in_state(State.IN_DOUBT)).identity.operation_id for _ in range(7)])
     query = Query(frozenset((State.IN_DOUBT,)), limit=3)
     for limit in (100, 4, 6):
-        found = [each.record async for page in pages(desk.operations, query, limit) for each in page]
-        assert [record.identity.operation_id for record in found if record is not None] == ids[:limit]
+        found = [each async for page, _ in pages(desk.operations, query, limit) for each in page]
+        assert [record.identity.operation_id for record in found] == ids[:limit]
 
 
 async def test_an_operation_of_another_service() -> None:

@@ -110,7 +110,7 @@ async def test_every_state(state: State, is_kept: bool) -> None:
         assert inspected.snapshot.record is not None
         assert inspected.snapshot.record.identity.scope_digest.hex() not in shown
         assert about["next"] in shown
-    row = table_row(inspected.snapshot)
+    row = table_row(inspected.snapshot.record, inspected.snapshot.now_us)
     assert row.index(state.value) == table_head().index("STATE")
     assert row.endswith("  charge")
 
@@ -124,7 +124,7 @@ async def test_a_dead_letter() -> None:
         "answers": 1, "failure": "answered_401", "reason": "unauthorized", "request_bytes": 40,
     }  # fmt: skip
     assert (text["kept request"], text["last failure"]) == ("40 bytes, encrypted", "answered_401")
-    row = table_row(desk.store.read_now(record.identity.operation_id))
+    row = table_row(desk.known(record.identity.operation_id), 0)
     assert row.split()[-2:] == ["unauthorized", "charge"]
 
 
@@ -218,7 +218,8 @@ async def test_location_that_a_terminal_would_obey() -> None:
     identity = replace(record.identity, route="a\x1b[2Jb")
     snapshot = Snapshot(replace(record, response=response, identity=identity), desk.memory.clock())
     assert described(snapshot, has_body=True)["response"] == {"status": 201, "body": "kept", "body_bytes": 0}
-    assert "\x1b" not in table_row(snapshot)
+    assert snapshot.record is not None
+    assert "\x1b" not in table_row(snapshot.record, snapshot.now_us)
     assert "\x1b" not in json_line(described(snapshot, has_body=False))
 
 
@@ -354,7 +355,7 @@ async def test_the_whole_of_a_doubt() -> None:
     about, text = await look(desk, record)
     assert about["in_doubt_since"] == "2027-01-15T08:00:30Z"
     assert text["in doubt since"] == "2027-01-15T08:00:30Z (5s ago)"
-    assert "in_doubt     2027-01-15T08:00:30Z  " in table_row(desk.store.read_now(record.identity.operation_id))
+    assert "in_doubt     2027-01-15T08:00:30Z  " in table_row(desk.known(record.identity.operation_id), 0)
     desk.memory.clock.advance(60)
     windows_us = TREATMENT.replay_us, TREATMENT.remember_us
     desk.say(Prove(*ids(record)[:2], uuid4(), RESPONSE, *windows_us, AUDIT))

@@ -113,16 +113,6 @@ def _print_differences(config: Config) -> None:
 def _print_routes(path: Path, config: Config) -> None:
     count = len(config.routes)
     print(f"{path} is valid. Service {config.service!r}, {count} protected {'route' if count == 1 else 'routes'}:")
-    for row in _route_rows(config):
-        print(f"  {row}")
-    print("  everything else passes through untouched; these paths in other spellings are refused")
-    if config.workers != 1:
-        from gateway.app.share import worker_count
-
-        print(f"workers here: {worker_count(config)}")
-
-
-def _route_rows(config: Config) -> list[str]:
     rows = [
         (
             route.name,
@@ -132,8 +122,14 @@ def _route_rows(config: Config) -> list[str]:
         )
         for route in config.routes
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(f"  {'  '.join(map(str.ljust, row, widths))}".rstrip())
+    print("  everything else passes through untouched; these paths in other spellings are refused")
+    if config.workers != 1:
+        from gateway.app.share import worker_count
+
+        print(f"workers here: {worker_count(config)}")
 
 
 def _init(chosen: argparse.Namespace) -> int:

@@ -129,7 +129,7 @@ class AdminApi:
         if self._pages is not None and access.is_page(request):
             response = self._pages.fault(request, found)
         else:
-            response = problem(found.status, found.code, found.detail, found.headers, **found.members)
+            response = problem(found)
         if found.status in (401, 413):
             # What follows on this connection is not read.
             response.force_close()
@@ -240,15 +240,13 @@ def _json(status: int, document: Mapping[str, Any]) -> web.Response:
     return terse(status, orjson.dumps(document) + b"\n", "application/json")
 
 
-def problem(
-    status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
-) -> web.Response:
+def problem(fault: Fault) -> web.Response:
     """A problem document, as those for callers are (RFC 9457). What may pass by itself may be sent again."""
-    retryable = status in _PASSING
+    status, retryable = fault.status, fault.status in _PASSING
     after = {"Retry-After": "5"} if retryable else {}
     title = HTTPStatus(status).phrase
-    body = problem_body(TYPE_PREFIX, code, title, status, detail, retryable, members) + b"\n"
-    return terse(status, body, PROBLEM_TYPE.decode(), {**after, **(headers or {})})
+    body = problem_body(TYPE_PREFIX, fault.code, title, status, fault.detail, retryable, fault.members) + b"\n"
+    return terse(status, body, PROBLEM_TYPE.decode(), {**after, **fault.headers})
 
 
 _BY_STATUS: Final[Mapping[int, tuple[str, str]]] = {
@@ -267,8 +265,7 @@ def _fault_of_status(status: int, headers: Mapping[str, str]) -> Fault:
 
 
 def _refuse(status: int, headers: Mapping[str, str]) -> web.Response:
-    fault = _fault_of_status(status, headers)
-    return problem(fault.status, fault.code, fault.detail, fault.headers)
+    return problem(_fault_of_status(status, headers))
 
 
 def _done(verb: str, operation_id: UUID, audit: Audit, outcome: Changed | Refused) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import os
 import pwd
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from pathlib import Path
@@ -48,7 +48,6 @@ from gateway.store.operations import Query
 
 # The most that a route may store, and the head before it.
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024 + HEAD_BYTES_MAX
-_HEADER_FILE_BYTES_MAX: Final = HEAD_BYTES_MAX
 
 
 class Needs(Enum):
@@ -129,7 +128,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
         _refuse(chosen, "is not needed beside the id of an operation", "--header", "--body", "--route")
         text = chosen.operation
         if text == "-":
-            text = _read(text, _HEADER_FILE_BYTES_MAX).decode(errors="replace")
+            text = _read(text, HEAD_BYTES_MAX).decode(errors="replace")
         try:
             operation_id = operation_in(text)
         except Malformed as error:
@@ -140,11 +139,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
             "say which operation: its id; or --route and the headers of its request, as in --route NAME --header "
             "'Idempotency-Key: abc' --header 'X-Tenant-Id: acme'; or --list"
         )
-    about = (
-        chosen.route[0],
-        _headers(chosen.header),
-        None if chosen.body is None else _read(chosen.body, _FILE_BYTES_MAX),
-    )
+    about = chosen.route[0], _headers(chosen.header), None if chosen.body is None else _read(chosen.body)
     return Job(lambda operations: _show(operations, operations.identify(*about), chosen.format))
 
 
@@ -376,7 +371,7 @@ def _headers(lines: Sequence[str]) -> Headers:
     for line in lines:
         given = [os.fsencode(line)]
         if line.startswith("@"):
-            given = [each for each in _read(line[1:], _HEADER_FILE_BYTES_MAX).splitlines() if each]
+            given = [each for each in _read(line[1:], HEAD_BYTES_MAX).splitlines() if each]
         for each in given:
             name, colon, value = each.partition(b":")
             if not colon or not name.strip():
@@ -386,7 +381,7 @@ def _headers(lines: Sequence[str]) -> Headers:
     return tuple(headers)
 
 
-def _read(name: str, bytes_max: int) -> bytes:
+def _read(name: str, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
     """The content of a file, or of standard input for `-`."""
     try:
         if name == "-":
@@ -446,7 +441,7 @@ def _resolve(chosen: argparse.Namespace) -> Job:
     ruling: rulings.Ruling = rulings.NothingHappened(drops=chosen.drop)
     if chosen.completed is not None:
         try:
-            ruling = _happened(chosen.completed, _read_file(chosen.completed))
+            ruling = _happened(chosen.completed, _read(chosen.completed))
         except ValueError as error:
             raise CommandWrong(str(error)) from None
 
@@ -456,10 +451,6 @@ def _resolve(chosen: argparse.Namespace) -> Job:
         ),
         changes=not chosen.dry_run,
     )
-
-
-def _read_file(name: str) -> bytes:
-    return _read(name, _FILE_BYTES_MAX)
 
 
 def _happened(file: str, data: bytes) -> rulings.Happened:
@@ -475,7 +466,7 @@ def _resolve_list(chosen: argparse.Namespace, audit: Audit) -> Job:
         raise CommandWrong("an OPERATION_ID belongs in the file of --from")
     _refuse(chosen, "belongs in the file of --from", "--token")
     try:
-        lines = read_list(_read(chosen.list, _LIST_BYTES_MAX), _read_file)
+        lines = read_list(_read(chosen.list, _LIST_BYTES_MAX), _read)
     except CommandWrong as error:
         raise CommandWrong(f"{chosen.list}: nothing was done\n{error}") from None
 
@@ -521,19 +512,17 @@ def read_list(text: bytes, read_file: Callable[[str], bytes]) -> list[Line]:
             raise CommandWrong(
                 f"the responses have more than {_RESPONSES_BYTES_MAX >> 20} MiB together; split the file"
             )
-    mistakes += _listed_twice(lines)
+    counts = Counter(line.operation_id for line in lines)
+    mistakes += [
+        f"line {line.number}: {line.operation_id} is listed {counts[line.operation_id]} times"
+        for line in lines
+        if counts[line.operation_id] > 1
+    ]
     if mistakes:
         raise CommandWrong("\n".join(mistakes[:_MISTAKES_MAX]))
     if not lines:
         raise CommandWrong(f"it names no operation; {_FORM}")
     return lines
-
-
-def _listed_twice(lines: Sequence[Line]) -> Iterator[str]:
-    counts = Counter(line.operation_id for line in lines)
-    for line in lines:
-        if (count := counts[line.operation_id]) > 1:
-            yield f"line {line.number}: {line.operation_id} is listed {count} times"
 
 
 def _read_line(number: int, text: str, read_file: Callable[[str], bytes]) -> tuple[Line, int]:

@@ -55,32 +55,27 @@ _TO_RESOLVE: Final = (
 )
 
 
-def state_of(entry: KeptEntry) -> str:
-    return WAITING if entry.refused_us is None else REFUSED
-
-
-def kept_since_us(entry: KeptEntry) -> int:
-    """Since when it has been in its state."""
-    return entry.journaled_us if entry.refused_us is None else entry.refused_us
-
-
-def why_of(entry: KeptEntry) -> str:
-    return "the durable store has not taken it yet" if entry.refused_us is None else entry.refused_why or ""
+def standing(entry: KeptEntry) -> tuple[str, int, str]:
+    """Its state, since when (µs), and why it is in the journal."""
+    if entry.refused_us is None:
+        return WAITING, entry.journaled_us, "the durable store has not taken it yet"
+    return REFUSED, entry.refused_us, entry.refused_why or ""
 
 
 def kept(entry: KeptEntry, now_us: int) -> Report:
+    state, since_us, why = standing(entry)
     about = {
         "operation_id": str(entry.operation_id),
-        "state": state_of(entry),
-        "since": moment(kept_since_us(entry)),
-        "age_seconds": max(0, now_us - kept_since_us(entry)) // MICROSECONDS,
+        "state": state,
+        "since": moment(since_us),
+        "age_seconds": max(0, now_us - since_us) // MICROSECONDS,
         "event": entry.event,
         "token": entry.token,
         "route": entry.route,
         "journaled_at": moment(entry.journaled_us),
         "status": entry.status,
         "body_bytes": entry.body_bytes,
-        "why": why_of(entry),
+        "why": why,
     }
     return present(about)
 
@@ -96,10 +91,10 @@ def listed(view: JournalView) -> Report:
 
 
 def sentence(entry: KeptEntry, now_us: int) -> str:
+    state, since_us, why = standing(entry)
     response = "" if entry.status is None else f" {entry.status}"
     body = "" if entry.body_bytes is None else f", body of {entry.body_bytes} bytes"
-    when = f"{state_of(entry)} since {at_ago(kept_since_us(entry), now_us)}"
-    return f"{entry.event}{response} under token {entry.token}{body}, {when}: {why_of(entry)}"
+    return f"{entry.event}{response} under token {entry.token}{body}, {state} since {at_ago(since_us, now_us)}: {why}"
 
 
 def advice_of(record: Record | None, view: JournalView) -> str | None:
@@ -130,7 +125,7 @@ def why_it_happened(operation_id: UUID, view: JournalView) -> str | None:
 
 
 def notes(view: JournalView) -> Iterator[str]:
-    states = {state_of(entry) for entry in view.entries}
+    states = {standing(entry)[0] for entry in view.entries}
     if WAITING in states:
         yield f"{WAITING}: {TO_WAIT}"
     if REFUSED in states:

@@ -64,14 +64,13 @@ async def looked(operations: Operations, query: Query) -> AsyncIterator[Found]:
     while True:
         records, now_us = await operations.page(asked)
         after = records[-1].identity.operation_id if len(records) == asked.limit else None
-        yield Found([each for each in records if _is_of(query, each)], now_us, after, len(records))
+        found = [each for each in records if each.state in query.states]
+        if query.routes is not None:
+            found = [each for each in found if each.identity.route in query.routes]
+        yield Found(found, now_us, after, len(records))
         if after is None:
             return
         asked = replace(asked, after=after)
-
-
-def _is_of(query: Query, record: Record) -> bool:
-    return record.state in query.states and (query.routes is None or record.identity.route in query.routes)
 
 
 async def pages(operations: Operations, query: Query, limit: int) -> AsyncIterator[tuple[list[Record], int]]:

@@ -17,7 +17,7 @@ import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.admin.reports import ago, at_ago, moment, span
@@ -123,8 +123,6 @@ def fault_of(error: Declined | StoreError, *, is_read: bool) -> Fault:
 
 
 # -- what is known of the routes ---------------------------------------------------------------------------------------
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +237,14 @@ def asserted_value(part: scopes.VerifiedSpec, headers: Headers) -> bytes | None:
 def _cautious(several: Sequence[Treatment]) -> Treatment:
     if len(several) == 1:
         return several[0]
+    references = {each.keep.reference for each in several}
     return Treatment(
         keep=KeepPolicy(
             body_bytes_max=max(each.keep.body_bytes_max for each in several),
             strip=frozenset().union(*(each.keep.strip for each in several)),
             keep=frozenset.intersection(*(each.keep.keep for each in several)),
             redaction=Redaction.of_all(each.keep.redaction for each in several),
-            reference=_common([each.keep.reference for each in several]),
+            reference=references.pop() if len(references) == 1 else None,
             # Of a route that is not known, the version is not either.
             version=None,
             reads_bodies=any(each.keep.reads_bodies for each in several),
@@ -257,10 +256,6 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
         status=None,
         deliver_within_us=max(each.deliver_within_us for each in several),
     )
-
-
-def _common(values: Sequence[T | None]) -> T | None:
-    return values[0] if all(value == values[0] for value in values) else None
 
 
 _FORCED: Final = " [forced: "

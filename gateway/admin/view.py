@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, assert_never
 from uuid import UUID
 
-from gateway.admin.journal import advice_of, kept, kept_since_us, sentence, state_of, why_of
+from gateway.admin.journal import advice_of, kept, sentence, standing
 from gateway.admin.reports import (
     MemoryState,
     Report,
@@ -815,9 +815,9 @@ def journal_table(view: JournalView) -> Iterator[str]:
     if view.entries:
         yield _row(_JOURNAL, _JOURNAL)
     for entry in view.entries:
-        at_us = kept_since_us(entry)
-        about = entry.operation_id, state_of(entry), moment(at_us), span(view.now_us - at_us)
-        yield _row(_JOURNAL, (*about, entry.event, entry.token, entry.status, entry.route, why_of(entry)))
+        state, at_us, why = standing(entry)
+        about = entry.operation_id, state, moment(at_us), span(view.now_us - at_us)
+        yield _row(_JOURNAL, (*about, entry.event, entry.token, entry.status, entry.route, why))
 
 
 def json_line(about: Report) -> str:

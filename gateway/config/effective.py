@@ -188,37 +188,33 @@ NEEDS_RESTART: Final = ("listen.address", "workers")
 _DIGEST_CHARACTERS: Final = 12
 
 
-def changes(before: Config, after: Config) -> list[str]:
-    """The paths of all settings that differ, in the order of the models. That a default is written counts as a
-    difference, since others follow it."""
-    return list(_differing(before, after, ""))
-
-
 def digest_of(config: Config) -> str:
     """A short digest of all settings, by which two gateways can be compared. Secrets are not in it: a short digest of
     a weak one could be guessed."""
     return sha256(effective(config).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def _differing(before: object, after: object, path: str) -> Iterator[str]:
+def changes(before: object, after: object, path: str = "") -> Iterator[str]:
+    """The paths of all settings that differ, in the order of the models. That a default is written counts as a
+    difference, since others follow it."""
     match before, after:
         case Section(), Section() if type(before) is type(after):
             for name, field in type(before).model_fields.items():
                 key = field.alias or name
                 place = f"{path}.{key}" if path else key
-                found = list(_differing(getattr(before, name), getattr(after, name), place))
+                found = list(changes(getattr(before, name), getattr(after, name), place))
                 is_written_once = (name in before.model_fields_set) != (name in after.model_fields_set)
                 yield from found or ([place] if is_written_once else [])
         case (Route(), *_), (Route(), *_):
             # By name: a route that comes in front is one change, and not one of each behind it.
             old, new = ({each.name: each for each in routes if isinstance(each, Route)} for routes in (before, after))
             for name in dict.fromkeys((*old, *new)):
-                yield from _differing(old.get(name), new.get(name), f"{path}[{name}]")
+                yield from changes(old.get(name), new.get(name), f"{path}[{name}]")
             if [name for name in old if name in new] != [name for name in new if name in old]:
                 yield path
         case (Section(), *_), (Section(), *_) if len(before) == len(after):
             for index, (one, other) in enumerate(zip(before, after, strict=True)):
-                yield from _differing(one, other, f"{path}[{index}]")
+                yield from changes(one, other, f"{path}[{index}]")
         case _ if before != after:
             yield path
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway import EXIT_FAILED, EXIT_WORK_LEFT, PROGRAM, CommandError, CommandWrong
-from gateway.admin import reports
+from gateway.admin import reports, view
 from gateway.admin import resolution as rulings
 from gateway.admin.actions import CHANGES, Change, ListQuery, Result, states_named
 from gateway.admin.journal import HEAD_BYTES_MAX, REFUSED, acknowledge, export, kept, notes, read_response
@@ -30,16 +30,6 @@ from gateway.admin.listing import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Verb, dead_l
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.reports import Report, moment
 from gateway.admin.resolution import Changed, Malformed, Refused
-from gateway.admin.view import (
-    described,
-    full_json,
-    full_text,
-    journal_table,
-    json_line,
-    operation_in,
-    table_head,
-    table_row,
-)
 from gateway.core.delivery import REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.message import Headers
 from gateway.core.operation import Audit, Snapshot, State
@@ -130,7 +120,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
         if text == "-":
             text = _read(text, HEAD_BYTES_MAX).decode(errors="replace")
         try:
-            operation_id = operation_in(text)
+            operation_id = view.operation_in(text)
         except Malformed as error:
             raise CommandWrong(str(error)) from None
         return Job(lambda operations: _show(operations, operation_id, chosen.format))
@@ -145,7 +135,7 @@ def _inspect(chosen: argparse.Namespace) -> Job:
 
 async def _show(operations: Operations, operation_id: UUID, form: str) -> None:
     inspected = await operations.inspect(operation_id)
-    print(json_line(full_json(inspected)) if form == "jsonl" else "\n".join(full_text(inspected)))
+    print(view.json_line(view.full_json(inspected)) if form == "jsonl" else "\n".join(view.full_text(inspected)))
 
 
 async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
@@ -162,11 +152,11 @@ async def _list(operations: Operations, chosen: argparse.Namespace) -> None:
     is_table, is_empty = chosen.format == "table", True
     async for records, now_us in pages(operations, asked.query, chosen.limit or sys.maxsize):
         if is_table and is_empty:
-            print(table_head())
+            print(view.table_head())
         is_empty = False
         for each in records:
             about = Snapshot(each, now_us)
-            print(table_row(each, now_us) if is_table else json_line(described(about, has_body=False)))
+            print(view.table_row(each, now_us) if is_table else view.json_line(view.described(about, has_body=False)))
         sys.stdout.flush()
     if is_table and is_empty:
         print("No operation matches." if chosen.state or chosen.reason else "No matching operation is in doubt.")
@@ -220,7 +210,7 @@ async def _many(operations: Operations, wanted: Query, rate: int, verb: Verb, au
 
 def _printed(form: str, rows: Iterable[Report], text: Callable[[Report], str], empty: str) -> None:
     """Rows as lines or as JSON lines; as lines, what is said where there are none."""
-    lines = [text(row) if form == "table" else json_line(row) for row in rows]
+    lines = [text(row) if form == "table" else view.json_line(row) for row in rows]
     if lines or form == "table":
         print("\n".join(lines) or empty)
 
@@ -315,18 +305,19 @@ def _journal(chosen: argparse.Namespace) -> Job:
 
 async def _list_journal(operations: Operations, chosen: argparse.Namespace) -> int | None:
     is_refused = None if chosen.state is None else chosen.state == REFUSED
-    view = await operations.journal(operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
+    found = await operations.journal(operation_id=chosen.operation, is_refused=is_refused, limit=chosen.limit)
     is_table = chosen.format == "table"
-    for line in journal_table(view) if is_table else (json_line(kept(entry, view.now_us)) for entry in view.entries):
+    objects = (view.json_line(kept(entry, found.now_us)) for entry in found.entries)
+    for line in view.journal_table(found) if is_table else objects:
         print(line)
-    if is_table and not view.entries and not view.faults:
+    if is_table and not found.entries and not found.faults:
         print("No outcome in the journal matches." if chosen.operation or chosen.state else "The journal is empty.")
     sys.stdout.flush()
-    for note in notes(view):
+    for note in notes(found):
         _note(note)
-    for fault in view.faults:
+    for fault in found.faults:
         _fail(fault)
-    return EXIT_FAILED if view.faults else None
+    return EXIT_FAILED if found.faults else None
 
 
 # -- words and lines ---------------------------------------------------------------------------------------------------

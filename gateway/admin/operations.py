@@ -25,17 +25,7 @@ from gateway.admin import reports
 from gateway.admin import resolution as rulings
 from gateway.admin.journal import UNENDED, why_it_happened
 from gateway.admin.reports import MemoryState, Report, accept_loss, memory_state, moment
-from gateway.admin.resolution import (
-    Changed,
-    Malformed,
-    NoSuch,
-    NotDead,
-    NothingHappened,
-    Policies,
-    Refusal,
-    Refused,
-    Ruling,
-)
+from gateway.admin.resolution import Changed, Malformed, NoSuch, NotDead, Policies, Refusal, Refused
 from gateway.admin.view import Inspected, foreign
 from gateway.core.identity.key import Key, KeyFault, Scope, Unverified, VerifiedSpec, derive_operation_id, stored_digest
 from gateway.core.message import Headers, IndexedHeaders
@@ -229,7 +219,7 @@ class Operations:
     async def resolve(
         self,
         operation_id: UUID,
-        ruling: Ruling,
+        ruling: rulings.Ruling,
         audit: Audit,
         *,
         is_forced: bool = False,
@@ -251,7 +241,7 @@ class Operations:
         command = replace(command, resolution_id=ids[0])
         if token is not None and token != record.token:
             return rulings.moved(token, snapshot)
-        if isinstance(ruling, NothingHappened) and (why := await self._why_it_happened(record)) is not None:
+        if isinstance(ruling, rulings.NothingHappened) and (why := await self._why_it_happened(record)) is not None:
             return Refused(Refusal.JOURNALED, why, snapshot)
         if record.state is not State.IN_DOUBT:
             return rulings.nothing_to("resolve", snapshot)

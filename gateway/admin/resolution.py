@@ -21,6 +21,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from gateway.admin.reports import ago, at_ago, moment, span
+from gateway.core import outcome as outcomes
 from gateway.core.delivery import Delivering, DeliveryPolicy
 from gateway.core.identity import key as scopes
 from gateway.core.identity.body import MISSING, digest, framed
@@ -39,18 +40,6 @@ from gateway.core.operation import (
     Snapshot,
     State,
     Withdraw,
-)
-from gateway.core.outcome import (
-    CONFLICT,
-    KeepPolicy,
-    Meaning,
-    Redaction,
-    StatusPolicy,
-    meaning_of,
-    resource_in,
-    stored_response,
-    version_of,
-    windows_us,
 )
 from gateway.core.recovery import Hold, Recovery
 from gateway.protect.reply import document_in
@@ -130,11 +119,11 @@ class Treatment:
     """How an operation is treated. `settle_us` after the end of its last lease, no request of it arrives any more.
     `status` is None if its route is not known; then only an operator can resolve it."""
 
-    keep: KeepPolicy
+    keep: outcomes.KeepPolicy
     replay_us: int
     remember_us: int
     settle_us: int
-    status: StatusPolicy | None
+    status: outcomes.StatusPolicy | None
     recovery: Recovery = Hold()  # noqa: RUF009  a value without state
     deliver_within_us: int = DeliveryPolicy().deliver_within_us
 
@@ -239,11 +228,11 @@ def _cautious(several: Sequence[Treatment]) -> Treatment:
         return several[0]
     references = {each.keep.reference for each in several}
     return Treatment(
-        keep=KeepPolicy(
+        keep=outcomes.KeepPolicy(
             body_bytes_max=max(each.keep.body_bytes_max for each in several),
             strip=frozenset().union(*(each.keep.strip for each in several)),
             keep=frozenset.intersection(*(each.keep.keep for each in several)),
-            redaction=Redaction.of_all(each.keep.redaction for each in several),
+            redaction=outcomes.Redaction.of_all(each.keep.redaction for each in several),
             reference=references.pop() if len(references) == 1 else None,
             # Of a route that is not known, the version is not either.
             version=None,
@@ -331,13 +320,13 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
             by_name = head.headers.by_name
             is_kept = treatment.keep.keeps_body(by_name, len(body))
             # A protected route has no method whose responses have no body.
-            version = version_of(treatment.keep.version, ())
-            response = stored_response(b"POST", head, body if is_kept else None, treatment.keep, version)
-            resource = resource_in(treatment.keep.reference, by_name, _document(ruling, treatment))
+            version = outcomes.version_of(treatment.keep.version, ())
+            response = outcomes.stored_response(b"POST", head, body if is_kept else None, treatment.keep, version)
+            resource = outcomes.resource_in(treatment.keep.reference, by_name, _document(ruling, treatment))
             # Of what is kept alone: the id is stored, and must not show whether a guess of a redacted value is right.
             content += [b"%d" % response.status, response.reason, response.body or b"", (resource or "").encode()]
             content += [part for header in response.headers for part in header]
-            windows = windows_us(by_name, treatment.replay_us, treatment.remember_us)
+            windows = outcomes.windows_us(by_name, treatment.replay_us, treatment.remember_us)
             resolution_id = resolution_id_of(record, Event.PROVE, content)
             return Prove(operation_id, record.token, resolution_id, response, *windows, audit, resource)
         case NothingHappened(drops) if record.delivery is not None and not drops:
@@ -351,7 +340,7 @@ def resolution(record: Record, ruling: Ruling, audit: Audit, treatment: Treatmen
 
 def _document(ruling: Happened, treatment: Treatment) -> Any:
     """The JSON document of the provided response, where the route reads those; of a conflict its text, too."""
-    is_conflict = ruling.head.status == CONFLICT
+    is_conflict = ruling.head.status == outcomes.CONFLICT
     if not (treatment.keep.reads_bodies or is_conflict):
         return MISSING
     return document_in(ruling.head.headers, ruling.body, takes_text=is_conflict)
@@ -382,16 +371,17 @@ def objection(ruling: Ruling, snapshot: Snapshot, treatment: Treatment) -> Refus
         case Happened(head):
             if treatment.status is None:
                 return None
-            meaning = meaning_of(
+            meaning = outcomes.meaning_of(
                 head.status,
                 head.headers.by_name,
                 treatment.status,
                 carries_doubt=record.carries_doubt,
                 document=_document(ruling, treatment),
             )
-            if meaning is Meaning.FINAL:
+            if meaning is outcomes.Meaning.FINAL:
                 return None
-            known = "that nothing happened" if meaning is Meaning.RETRYABLE else "nothing certain about what happened"
+            is_retryable = meaning is outcomes.Meaning.RETRYABLE
+            known = "that nothing happened" if is_retryable else "nothing certain about what happened"
             text = (
                 f"On route {record.identity.route} a response with status {head.status} says {known}; if "
                 "recorded, it would be replayed for good. Give the response that says what happened, or resolve it "

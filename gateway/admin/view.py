@@ -17,20 +17,9 @@ from operator import attrgetter
 from typing import Final, NamedTuple, assert_never
 from uuid import UUID
 
+from gateway.admin import reports
 from gateway.admin.journal import advice_of, kept, sentence, standing
-from gateway.admin.reports import (
-    MemoryState,
-    Report,
-    ago,
-    at_ago,
-    events_text,
-    lasted,
-    moment,
-    paused_line,
-    present,
-    printable,
-    span,
-)
+from gateway.admin.reports import Report, ago, at_ago, moment, present, printable, span
 from gateway.admin.resolution import Malformed, Policies, Treatment
 from gateway.core.delivery import ATTEMPTS_EXHAUSTED, UNAUTHORIZED, UNREADABLE
 from gateway.core.lifecycle import DEADLINE, LAPSED_DOUBT
@@ -528,7 +517,7 @@ class Happening:
             return f"{sent}; under way"
         why = f"status {self.status}" if self.ended == Event.COMPLETE and self.status else self._why
         end = _ENDS.get(self.ended, self.ended)
-        return f"{sent}; {end} after {lasted(self.until_us - self.at_us)}{': ' if why else ''}{why}"
+        return f"{sent}; {end} after {reports.lasted(self.until_us - self.at_us)}{': ' if why else ''}{why}"
 
     @property
     def _done(self) -> str:
@@ -715,7 +704,7 @@ class Inspected:
     audits: tuple[AuditEntry, ...]
     treatment: Treatment | None
     journal: JournalView
-    memory: MemoryState | None = None
+    memory: reports.MemoryState | None = None
     probes: RecoveryState | None = None
     pause: Report | None = None
     is_stranded: bool = False
@@ -771,7 +760,7 @@ def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
     text = advice(inspected.operation_id, inspected.snapshot, settle_us, is_page=is_page)
     if inspected.pause is not None:
         goes_on = "It goes on when that is resumed, on the page Pauses." if is_page else "It goes on with: resume."
-        return f"Its delivery is paused: {paused_line(inspected.pause)}. {goes_on} {text}"
+        return f"Its delivery is paused: {reports.paused_line(inspected.pause)}. {goes_on} {text}"
     return text if inspected.doubt is None else f"{inspected.doubt.step} {text}"
 
 
@@ -834,7 +823,7 @@ def full_text(inspected: Inspected) -> Iterator[str]:
         ("store's now", moment(now_us)),
         *(("history", f"{moment(each.at_us)} {each.text}") for each in happened.happenings),
         ("history", happened.dropped_text or None),
-        *((f"sink {each['sink']}", events_text(each)) for each in inspected.sinks),
+        *((f"sink {each['sink']}", reports.events_text(each)) for each in inspected.sinks),
         *(("audit", f"{moment(each.at_us)} {each.event} by {each.who}: {each.why}") for each in inspected.audits),
         *(("journal here", sentence(entry, inspected.journal.now_us)) for entry in inspected.journal.entries),
         ("what to do", next_step(inspected)),

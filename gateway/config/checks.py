@@ -18,20 +18,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from gateway.config import delivery, models
+from gateway.config import delivery, leaf, models
 from gateway.config import route as forms
 from gateway.config.delivery import TCP_USER_TIMEOUT_SECONDS, ProbeRecovery
 from gateway.config.document import Document, Mistake, Path, path_of, path_text
-from gateway.config.leaf import (
-    Address,
-    Network,
-    PostgresUrl,
-    RedisUrl,
-    SqliteUrl,
-    UpstreamUrl,
-    duration_text,
-    size_text,
-)
 from gateway.config.models import Config
 from gateway.config.route import Route
 from gateway.config.section import Disagreement, Section, adapter, repeated, too_long
@@ -96,7 +86,7 @@ def _of_listeners(document: Document, config: _Partial, routes: _Routes) -> Iter
             yield keys, f"{one} and {other} both use port {address.port}"
 
 
-def _listening(config: _Partial) -> Iterator[tuple[str, Address]]:
+def _listening(config: _Partial) -> Iterator[tuple[str, leaf.Address]]:
     """What the gateway listens on, and where that is written."""
     if config.listen:
         yield "listen", config.listen.address
@@ -110,7 +100,7 @@ def _numeric(host: str) -> str:
     return "127.0.0.1" if host == "localhost" else host
 
 
-def _is_own(url: UpstreamUrl, listen: Address) -> bool:
+def _is_own(url: leaf.UpstreamUrl, listen: leaf.Address) -> bool:
     host, own = _numeric(url.host), _numeric(listen.host)
     is_here = host in ("127.0.0.1", "::1") and own in _WILDCARDS
     return url.port == listen.port and (host == own or is_here)
@@ -135,10 +125,10 @@ def _of_store(document: Document, config: _Partial, routes: _Routes) -> Iterator
     store, events = config.store, config.events
     if store is None:
         return
-    is_shared = isinstance(store.durable, PostgresUrl | RedisUrl) or store.fast is not None
+    is_shared = isinstance(store.durable, leaf.PostgresUrl | leaf.RedisUrl) or store.fast is not None
     if is_shared and not document.holds(("service",)):
         yield "service", "required, but missing", "it distinguishes services that share a store"
-    if not isinstance(store.durable, RedisUrl):
+    if not isinstance(store.durable, leaf.RedisUrl):
         return
     hint = "use a postgresql:// or sqlite:/// store"
     if events and events.sinks:
@@ -277,7 +267,7 @@ def _why_not_reached(url: str, egress: models.Egress) -> str | None:
     return None
 
 
-def _redis_databases(url: RedisUrl) -> set[tuple[str, str]]:
+def _redis_databases(url: leaf.RedisUrl) -> set[tuple[str, str]]:
     """Each place that the URL names, with the number of the database. Where sentinels lead is not known here."""
     parts = urlsplit(url.url.get_secret_value())
     hosts = parts.netloc.rpartition("@")[2].lower().split(",")
@@ -340,8 +330,8 @@ def _of_attempt(document: Document, config: _Partial, at: Path, route: _Partial)
         return
     probe = recovery.probe
     if probe.settle is not None and probe.settle < merged.settle:
-        message = f"settle must be at least response_timeout and {duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
-        limits = f"{duration_text(probe.settle)} is shorter than {duration_text(merged.settle)}"
+        message = f"settle must be at least response_timeout and {leaf.duration_text(TCP_USER_TIMEOUT_SECONDS)} for TCP"
+        limits = f"{leaf.duration_text(probe.settle)} is shorter than {leaf.duration_text(merged.settle)}"
         yield "recovery.probe.settle", f"{message}; {limits}"
     known = {"operation_id", "key", *route.match.path.names} if route.match else set()
     for name in probe_placeholders(probe.path):
@@ -370,7 +360,7 @@ def _of_content(document: Document, config: _Partial, at: Path, route: _Partial)
         message = "an event has an id of its own, and a sender that gets 409 gives up the endpoint; leave this out"
         yield "repeats", message
     if repeats and repeats.action == "refuse" and retention and repeats.within > retention.remember:
-        remember = duration_text(retention.remember)
+        remember = leaf.duration_text(retention.remember)
         message = f"within must be at most retention.remember ({remember}): what is forgotten cannot be named"
         yield "repeats.within", message
     if key_headers & _caller_headers(route):
@@ -408,14 +398,14 @@ def _of_accepting(document: Document, config: _Partial, at: Path, route: _Partia
         yield name, message, hint
     are_written = accept and route.body and {"max_bytes"} <= accept.model_fields_set & route.body.model_fields_set
     if are_written and accept.max_bytes > route.body.max_bytes:
-        limits = f"{size_text(accept.max_bytes)} is more than {size_text(route.body.max_bytes)}"
+        limits = f"{leaf.size_text(accept.max_bytes)} is more than {leaf.size_text(route.body.max_bytes)}"
         yield "accept.max_bytes", f"max_bytes must be at most body.max_bytes; {limits}"
     if accept and not route.inbox:
         yield from _of_callers(route, accept)
         if retention and retention.replay < _ACCEPTED_REPLAY_SECONDS:
             key = "replay" if "replay" in retention.model_fields_set else "remember"
             message = f"accept requires retention.{key} of at least 24h: its callers come back for the response"
-            yield f"retention.{key}", f"{message}; {duration_text(getattr(retention, key))} is shorter"
+            yield f"retention.{key}", f"{message}; {leaf.duration_text(getattr(retention, key))} is shorter"
         elif retention:
             yield from _delivered_in_time(route, config, retention.remember)
     if order is None:
@@ -467,9 +457,9 @@ def _delivered_in_time(route: _Partial, config: _Partial, remember: float) -> It
     within = config.delivery_for(route).deliver_within
     if within > remember:
         is_own, name = "deliver_within" in route.delivery.model_fields_set, "inbox" if route.inbox else "accept"
-        limits = f"{duration_text(within)} is longer than {duration_text(remember)}"
+        limits = f"{leaf.duration_text(within)} is longer than {leaf.duration_text(remember)}"
         message = f"delivery.deliver_within must be at most retention.remember; {limits}"
-        hint = f"write retention: {{remember: {duration_text(within)}}}, or deliver earlier"
+        hint = f"write retention: {{remember: {leaf.duration_text(within)}}}, or deliver earlier"
         yield "delivery.deliver_within" if is_own else name, message, hint
 
 
@@ -489,11 +479,11 @@ def _of_inbox(document: Document, config: _Partial, at: Path, route: _Partial) -
         remember = retention.remember if is_written else max(delivery.REMEMBER_SECONDS, retention.remember)
         horizon, message = float(inbox.known.horizon_seconds), ""
         if remember < horizon:
-            message = f"at least {duration_text(horizon)}: the sender may send events again for so long"
+            message = f"at least {leaf.duration_text(horizon)}: the sender may send events again for so long"
         elif inbox.has_time and remember < 2 * inbox.tolerance:
             message = "at least twice inbox.tolerance: for so long a captured message passes for a new one"
         if message:
-            limits = f"{duration_text(remember)} is shorter"
+            limits = f"{leaf.duration_text(remember)} is shorter"
             yield "retention.remember", f"remember must be {message}; {limits}"
         yield from _delivered_in_time(route, config, remember)
     grows_old = inbox.has_time and inbox.as_ == "sender" and inbox.sign_again == "never"
@@ -588,14 +578,14 @@ def _on_file(config: Config) -> Iterator[_Remark]:
         yield "store.durability", message
     if store.dialect == "portable":
         yield "store.dialect", "portable was run on PostgreSQL alone: try your engine before you rely on it"
-    if isinstance(store.durable, RedisUrl):
+    if isinstance(store.durable, leaf.RedisUrl):
         message = (
             "its memory bounds the retention: about 0.9 KB for each remembered key, and 0.3 KB and the body of the "
             "response while that is replayed; when it is full, new keys are refused"
         )
         yield "store.durable", message
     # Redis cannot show whether another host uses it, unless their SQLite files have the same name.
-    if isinstance(store.durable, SqliteUrl) and store.fast is not None:
+    if isinstance(store.durable, leaf.SqliteUrl) and store.fast is not None:
         yield "store.fast", "SQLite serves one host: no other host may use this Redis for the same service"
     if config.secrets.unreadable == "accept":
         message = "a key that is missing by mistake does not stop a start: responses under it are lost to repeats"
@@ -643,7 +633,7 @@ def _on_route(route: Route, config: Config) -> Iterator[_Remark]:
             yield "scope", f"the service does not get {part.header}, which only hops in trusted_proxies may send it"
     redacts = any(part.startswith("/") for part in route.response.redact)
     if redacts and route.response.max_stored_bytes > CANONICAL_BYTES_MAX:
-        message = f"bodies over {size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
+        message = f"bodies over {leaf.size_text(CANONICAL_BYTES_MAX)} are not stored: their values cannot be redacted"
         yield "response.max_stored_bytes", message
     for name in forms.key_header_names(route.key):
         if name.lower() not in _KEY_HEADERS and get_close_matches(name.lower(), ("idempotency-key",), cutoff=0.85):
@@ -658,7 +648,7 @@ def _on_caller(route: Route, config: Config) -> Iterator[_Remark]:
         if service.url.scheme == "http" and service.url.service.host not in _LOOPBACK:
             yield (), f"{service.url} is asked without TLS: anyone on the way sees credentials and can make decisions"
         if service.cache:
-            yield (), f"for {duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
+            yield (), f"for {leaf.duration_text(service.cache)} a permission of {service.url} cannot be withdrawn"
     for part in forms.parts_of(route.scope):
         if isinstance(part, forms.ClientCertificateScope) and part.client_certificate == "sha256":
             yield "scope", "a renewed certificate is another caller: its retries find no record of before"
@@ -673,7 +663,7 @@ def _on_store(route: Route, config: Config) -> Iterator[_Remark]:
         yield "recovery.probe.path", "the store has keys of this route in clear, in the targets of its probes"
 
 
-def _all_within(sources: Sequence[Network] | Literal["any"], trusted: Sequence[Network]) -> bool:
+def _all_within(sources: Sequence[leaf.Network] | Literal["any"], trusted: Sequence[leaf.Network]) -> bool:
     if sources == "any":
         return False
     return all(

@@ -52,7 +52,7 @@ upload-in-a-file: an upload of the console is kept in a temporary file
 +    if await request.post() is not None:
 spoofed-header-is-believed: whoever reaches the console directly is whom a header names
   admin/access.py tests/admin/test_sign_in.py::test_a_spoofed_header
--if address is None or not any(address in network for network in networks):
+-if address is None or not any(address in network for network in proxy.from_):
 +if peer is None:
 token-is-read-and-not-verified: a signed token names a person for the console, whoever signed it
   admin/access.py tests/admin/test_sign_in.py::test_a_token_that_names_nobody

@@ -184,13 +184,7 @@ def _set_key(given: Mapping[str, Any]) -> Key | None:
     key_id = given.get("kid")
     if not algorithms or not isinstance(key_id, str | None):
         return None
-    public = {name: value for name, value in given.items() if name in _PUBLIC_MEMBERS}
-    algorithm = _ALGORITHMS[algorithms[0]]
-    try:
-        material = algorithm.prepare_key(algorithm.from_jwk(public))
-    except (PyJWTError, ValueError, TypeError, KeyError):
-        return None
-    return None if algorithm.check_key_length(material) else Key(key_id, frozenset(algorithms), material)
+    return _key(key_id, algorithms, {name: value for name, value in given.items() if name in _PUBLIC_MEMBERS})
 
 
 def _pem_keys(content: bytes) -> tuple[Key, ...]:
@@ -199,17 +193,18 @@ def _pem_keys(content: bytes) -> tuple[Key, ...]:
             raise KeySetInvalid(f"it holds a {label[1].decode().lower()}; write public keys alone")
     blocks = _limited(_PEM.findall(content))
     kinds = dict.fromkeys(_OF_TYPE.values())
-    found = [_pem_key(block, algorithms) for block in blocks for algorithms in kinds]
+    found = [_key(None, algorithms, block) for block in blocks for algorithms in kinds]
     return tuple(key for key in found if key is not None)
 
 
-def _pem_key(block: bytes, algorithms: tuple[str, ...]) -> Key | None:
+def _key(key_id: str | None, algorithms: Sequence[str], given: dict[str, Any] | bytes) -> Key | None:
+    """The key of a member of a set, or of a PEM block; None for one that is weak, or none of these algorithms'."""
     algorithm = _ALGORITHMS[algorithms[0]]
     try:
-        material = algorithm.prepare_key(block)
+        material = algorithm.prepare_key(given if isinstance(given, bytes) else algorithm.from_jwk(given))
     except Exception:  # noqa: BLE001 - PyJWT lets errors of cryptography through, which have no base in common
         return None
-    return None if algorithm.check_key_length(material) else Key(None, frozenset(algorithms), material)
+    return None if algorithm.check_key_length(material) else Key(key_id, frozenset(algorithms), material)
 
 
 class KeySet:

@@ -158,20 +158,14 @@ class JournalQuery(Asking):
 
 
 class ObservedQuery(Asking):
-    """Which observed route to report on; all if left out."""
-
     route: Annotated[str, _Once] | None = None
 
 
 class ActivityQuery(Asking):
-    """Which time to show."""
-
     window: Annotated[Literal["hour", "week"], _Once] = "hour"
 
 
 class DeadLettersQuery(Asking):
-    """Which dead letters to count, by the filter of `ManyAsked`."""
-
     route: Annotated[str | None, _Once] = None
     reason: Annotated[_Reason | None, _Once] = None
     older_than: Annotated[str | None, _Once] = None
@@ -182,8 +176,6 @@ class DeadLettersQuery(Asking):
 
 
 class EventsQuery(Asking):
-    """Which events of a sink to list: the dead ones, unless others are asked for."""
-
     sink: Annotated[str, _Once]
     state: Annotated[Literal["dead", "waiting"], _Once] = "dead"
     after: Annotated[str | None, _Once] = None
@@ -197,8 +189,6 @@ class _Body(BaseModel):
 
 
 class Asked(_Body):
-    """Who acts, and why."""
-
     why: str = ""
     by: str | None = None
 

@@ -441,10 +441,7 @@ class Console:
 
     async def _journaled_response(self, request: web.Request) -> web.Response:
         operation_id, token = operation_id_of(request.match_info), token_of(request.match_info["token"])
-        try:
-            _, content = await exported(self._operations.journals, operation_id, token)
-        except rulings.OutcomeRefused as error:
-            raise rulings.Fault(404, "no-response", f"{error}.") from None
+        _, content = await exported(self._operations.journals, operation_id, token)
         return self._download(request, operation_id, content, f"the journaled response under token {token}")
 
     def _download(self, request: web.Request, operation_id: UUID, content: bytes, what: str) -> web.Response:
@@ -565,7 +562,7 @@ class Console:
         about = f"{change.title}, {request.path}: {audit.why}"
         try:
             result = await change.carry_out(self._operations, request.match_info, asked, audit)
-        except (rulings.Fault, rulings.NotDead):
+        except (rulings.Fault, rulings.NotDead, rulings.OutcomeRefused):
             self._note(request, f"was refused: {about}")
             raise
         self._note(request, f"did: {about}")
@@ -620,10 +617,7 @@ class Console:
 
     async def _acknowledge(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         operation_id, token = operation_id_of(place), token_of(place["token"])
-        try:
-            return await acknowledge(self._operations.journals, operation_id, token, audit, self._operations.read)
-        except rulings.OutcomeRefused as error:
-            raise rulings.Fault(409, "not-acknowledged", f"Nothing was changed: {error}.") from None
+        return await acknowledge(self._operations.journals, operation_id, token, audit, self._operations.read)
 
     async def _reload(self, _: Operations, place: Place, asked: Asked, audit: Audit) -> Result:
         report = await actions.reloaded(self._process.reload, "Refused, and nothing was changed:\n")

@@ -177,8 +177,6 @@ def _is_hexadecimal(text: str) -> bool:
 
 
 class Holder(NamedTuple):
-    """A caller that has an operation with the key."""
-
     caller: str
     operation: str
     operation_id: UUID

@@ -94,6 +94,10 @@ def fault_of(error: Declined | StoreError, *, is_read: bool) -> Fault:
             return Fault(404, error.code, f"Nothing was changed: {error}.")
         case NotDead():
             return Fault(409, "not-dead", str(error))
+        case OutcomeRefused() if is_read:
+            return Fault(404, "no-response", f"{error}.")
+        case OutcomeRefused():
+            return Fault(409, "not-acknowledged", f"Nothing was changed: {error}.")
         case Declined():
             return Fault(400, "malformed", str(error))
         case Unstorable():

@@ -549,7 +549,6 @@ def _is_host(host: str) -> bool:
 
 
 def _is_place(text: str, *, may_have_port: bool = True) -> bool:
-    """A host, and perhaps a port."""
     has_port = re.search(r":[0-9]{1,5}\Z", text)
     name, colon, port = text.rpartition(":") if has_port else (text, "", "")
     is_name = _is_ipv6(name[1:-1]) if (name[:1], name[-1:]) == ("[", "]") else _HOST_NAME.match(name) is not None
@@ -557,7 +556,6 @@ def _is_place(text: str, *, may_have_port: bool = True) -> bool:
 
 
 def host_name(*, may_have_port: bool = False) -> Leaf:
-    """A host name or address, with or without a port."""
     return text_leaf(
         "a host name such as api.example.com" + ("" if may_have_port else ", without a port"),
         lambda text: _is_place(text, may_have_port=may_have_port),
@@ -584,7 +582,6 @@ class Address:
     stand_in=_always("127.0.0.1:0"),
 )
 def listen_address(text: str) -> Address:
-    """`host:port`, `[::]:port`."""
     host, colon, port = text.rpartition(":")
     if not colon or not _PORT.match(port) or int(port) > 65535:
         raise Unexpected(f"write 127.0.0.1:{text}" if _PORT.match(text) else "")
@@ -613,8 +610,6 @@ AnyNetwork = Annotated[Network, network]
 
 
 def absolute_path(example: str = "/etc/idempotency-gateway/tls.pem") -> Leaf:
-    """An absolute path in the file system."""
-
     def parse(text: str) -> Path:
         if not text.startswith("/") or "\0" in text:
             raise Unexpected
@@ -671,13 +666,13 @@ class AuthorizationUrl:
         return f"{self.service}{self.target.partition('?')[0]}"
 
 
-def _split(text: str, hint: str = "") -> tuple[SplitResult, str, int | None]:
+def _split(text: str) -> tuple[SplitResult, str, int | None]:
     """A URL with its host and its port. Raises `Unexpected` without the text: the error of urlsplit repeats a part."""
     try:
         url = urlsplit(text)
         return url, url.hostname or "", url.port
     except ValueError:
-        raise Unexpected(hint, is_secret=True) from None
+        raise Unexpected(is_secret=True) from None
 
 
 def _http(text: str) -> tuple[SplitResult, str, int]:

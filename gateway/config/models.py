@@ -356,7 +356,6 @@ class EventSettings(Section):
         return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))
 
     def include_for(self, sink: _SinkSettings) -> tuple[str, ...]:
-        """What the events of a sink contain by choice."""
         return self.include if sink.include is None else sink.include
 
 

@@ -923,17 +923,14 @@ class Route(Section):
 
     @cached_property
     def scope_spec(self) -> ScopeSpec:
-        """Whose its keys are."""
         return SharedScope() if self.scope == "shared" else self.scope.compiled
 
     @cached_property
     def status_policy(self) -> outcomes.StatusPolicy:
-        """What the responses of its service mean."""
         return self.outcome.compiled(resends=self.recovery == "resend")
 
     @cached_property
     def keep_policy(self) -> KeepPolicy:
-        """Which parts of its responses are stored."""
         return self.response.compiled(reads_bodies=bool(self.outcome.when))
 
     @property

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretBytes, SecretStr
 
 from gateway.config import leaf
-from gateway.config.section import DIVIDED, Disagreement, Forms, Section, follow, taken, written
+from gateway.config.section import DIVIDED, Disagreement, Distinct, Forms, Section, follow, written
 from gateway.core import outcome, recovery, webhook
 from gateway.core.confidential import KEY_BYTES
 from gateway.core.delivery import BreakerPolicy, DeliveryPolicy
@@ -467,7 +467,7 @@ class Inbox(Section):
 
     preset: Literal["standard_webhooks", "stripe", "slack", "github", "shopify", "cloudevents", "hmac"]
     """Whose webhooks they are: how they are signed, what identifies an event, how one is acknowledged."""
-    secrets: Annotated[tuple[InboxSecret, ...], Field(min_length=1, max_length=8)]
+    secrets: Annotated[tuple[InboxSecret, ...], Field(min_length=1, max_length=8), Distinct("secret", "id")]
     """The secrets of the sender; a message is genuine if one of them signed it."""
     tolerance: Annotated[float, leaf.duration("1s", "24h")] = written("5m")
     """How old a signature may be, and how far in the future, where the sender signs the time."""
@@ -481,7 +481,7 @@ class Inbox(Section):
     as_: Annotated[Literal["sender", "standard_webhooks"], Field(alias="as")] = "sender"
     """Whose signature the service gets: the sender's, which sign_again renews where that can be done, or the gateway's
     own with signing_secrets, by Standard Webhooks."""
-    signing_secrets: Annotated[tuple[SigningSecret, ...], Field(max_length=8)] = ()
+    signing_secrets: Annotated[tuple[SigningSecret, ...], Field(max_length=8), Distinct("secret", "id")] = ()
     """The secrets for `as: standard_webhooks`, all of which sign until they end."""
     hmac: HmacSignature | None = None
     """How the sender signs, for the presets hmac and cloudevents."""
@@ -541,7 +541,6 @@ class Inbox(Section):
         )
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from taken("secrets", "secret", "id", self.secrets)
         for index, secret in enumerate(self.secrets):
             try:
                 self._key(secret)
@@ -551,7 +550,6 @@ class Inbox(Section):
         yield from self._signing_disagreements()
 
     def _signing_disagreements(self) -> Iterator[Disagreement]:
-        yield from taken("signing_secrets", "secret", "id", self.signing_secrets)
         if self.as_ == "sender":
             if self.signing_secrets:
                 yield "signing_secrets", "these secrets are for as: standard_webhooks"

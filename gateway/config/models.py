@@ -30,7 +30,7 @@ from gateway.config.delivery import (
 )
 from gateway.config.document import Path as KeyPath
 from gateway.config.route import JwtScope, Route, TokenIssuer, Unprotected
-from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, taken, written
+from gateway.config.section import DIVIDED, Disagreement, Distinct, Forms, Section, repeated, written
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.recovery import Hold, Recovery, Resend
 from gateway.core.webhook import EgressPolicy, is_loopback
@@ -63,7 +63,7 @@ class Regions(Section):
 
     here: leaf.Name
     """The name of the region that this gateway is in."""
-    homes: Annotated[tuple[Region, ...], Field(min_length=2, max_length=16)]
+    homes: Annotated[tuple[Region, ...], Field(min_length=2, max_length=16), Distinct("region", "name")]
     """All regions, the same and in the same order in each of them. An operation's home follows from its id, so a change
     of this list is refused while keys are remembered."""
     key: Annotated[SecretBytes, KEY]
@@ -71,7 +71,6 @@ class Regions(Section):
 
     def disagreements(self) -> Iterator[Disagreement]:
         names = [home.name for home in self.homes]
-        yield from taken("homes", "region", "name", self.homes)
         for index in repeated((str(home.url), home.tls and home.tls.server_name) for home in self.homes):
             yield ("homes", index, "url"), "another region has this url already"
         if self.here not in names:
@@ -225,13 +224,10 @@ class WebhookSink(_SinkSettings):
     """webhook."""
     url: Annotated[SecretStr, leaf.webhook_url]
     """Where events are posted."""
-    secrets: Annotated[tuple[SigningSecret, ...], Field(min_length=1, max_length=8)]
+    secrets: Annotated[tuple[SigningSecret, ...], Field(min_length=1, max_length=8), Distinct("secret", "id")]
     """The secrets that sign, all of them until they end, so that consumers can change to a new one at any time."""
     format: Literal["cloudevents", "standard"] = "cloudevents"
     """What is posted: a CloudEvent (structured JSON), or the payload that Standard Webhooks recommends."""
-
-    def disagreements(self) -> Iterator[Disagreement]:
-        yield from taken("secrets", "secret", "id", self.secrets)
 
 
 class RedisStreamSink(_SinkSettings):
@@ -346,11 +342,8 @@ class EventSettings(Section):
     """How long an event is tried before it is dead, and waits for an operator."""
     max_event_bytes: Annotated[int, leaf.size("1KiB", "1MiB")] = written("64KiB")
     """The longest response that an event contains; of a longer one it says that it is truncated."""
-    sinks: Annotated[tuple[Sink, ...], Field(max_length=32)] = ()
+    sinks: Annotated[tuple[Sink, ...], Field(max_length=32), Distinct("sink", "name")] = ()
     """The systems that receive them."""
-
-    def disagreements(self) -> Iterator[Disagreement]:
-        yield from taken("sinks", "sink", "name", self.sinks)
 
     def types_for(self, sink: _SinkSettings) -> frozenset[EventType]:
         return frozenset(EventType(name) for name in (self.types if sink.types is None else sink.types))
@@ -578,12 +571,12 @@ _FingerprintKeys = Annotated[
 class Secrets(Section):
     """Secrets of the gateway itself."""
 
-    fingerprint_key: _FingerprintKeys | None = None
+    fingerprint_key: Annotated[_FingerprintKeys | None, Distinct("key", "id")] = None
     """{id, key}, or a list of them: the first is used, the others only compare with older records."""
     identity_key: IdentityKey | None = None
     """{id, key} that the digests of scopes and keys are keyed with. A part of the identity: it must not change while
     keys are remembered."""
-    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16)] = ()
+    encryption: Annotated[tuple[EncryptionKey, ...], Field(min_length=1, max_length=16), Distinct("key", "id")] = ()
     """Keys that what is kept is encrypted with: the first encrypts, all of them read. Required by `accept` and by
     `inbox`. To turn encryption on or off needs a restart; to change keys does not."""
     unreadable: Literal["refuse", "accept"] = "refuse"
@@ -603,8 +596,6 @@ class Secrets(Section):
         return None if self.identity_key is None else self.identity_key.key.get_secret_value()
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from taken("fingerprint_key", "key", "id", self.fingerprint_keys)
-        yield from taken("encryption", "key", "id", self.encryption)
         ids = [key.id for key in self.encryption]
         for index in repeated(key.key.get_secret_value() for key in self.encryption):
             if index not in repeated(ids):
@@ -679,6 +670,7 @@ class Cors(Section):
     origins: Annotated[
         Literal["any"] | Annotated[tuple[Annotated[str, leaf.web_origin], ...], Field(max_length=64)],
         Forms("a list of origins such as [https://app.example.com], or any"),
+        Distinct(),
     ] = ()
     """The origins that the service allows on every protected route. Its own responses stay as they are."""
     credentials: leaf.Bool = False
@@ -689,8 +681,6 @@ class Cors(Section):
             yield "credentials", "this needs origins: those that may send cookies"
         if self.credentials and self.origins == "any":
             yield "credentials", "no browser takes this with origins: any; list the origins"
-        if self.origins != "any":
-            yield from listed_twice(("origins",), self.origins)
 
 
 class Observe(Section):

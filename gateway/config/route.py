@@ -29,7 +29,7 @@ from gateway.config.delivery import (
     RouteUpstream,
     reference_of,
 )
-from gateway.config.section import DIVIDED, Disagreement, Forms, Section, listed_twice, repeated, written
+from gateway.config.section import DIVIDED, Disagreement, Distinct, Forms, Section, repeated, written
 from gateway.core import outcome as outcomes
 from gateway.core.identity import key as keys
 from gateway.core.identity.body import Pointer, parse_pointer
@@ -63,9 +63,9 @@ class ForwardAuth(Section):
 
     url: Annotated[leaf.AuthorizationUrl, leaf.forward_auth_url]
     """Where it is asked, such as http://127.0.0.1:4180/oauth2/auth."""
-    headers: Annotated[tuple[_AskedHeader, ...], Field(max_length=16)] = ("Authorization", "Cookie")
+    headers: Annotated[tuple[_AskedHeader, ...], Field(max_length=16), Distinct()] = ("Authorization", "Cookie")
     """The caller's headers that it sees."""
-    copy_: Annotated[tuple[_NamedHeader, ...], Field(alias="copy", max_length=16)] = ()
+    copy_: Annotated[tuple[_NamedHeader, ...], Field(alias="copy", max_length=16), Distinct()] = ()
     """Headers of its response that the service behind the gateway gets. A caller's own are dropped."""
     timeout: Annotated[float, leaf.duration("10ms", "1m")] = written("2s")
     """How long a decision may take, connecting included; then the request is refused with 503."""
@@ -82,8 +82,6 @@ class ForwardAuth(Section):
     def disagreements(self) -> Iterator[Disagreement]:
         if self.ca is not None and self.url.scheme != "https":
             yield "ca", "ca needs an https URL"
-        yield from listed_twice(("headers",), self.headers)
-        yield from listed_twice(("copy",), self.copy_)
         asked = {name.lower() for name in self.headers}
         for index, name in enumerate(self.copy_):
             if name.lower() in asked:
@@ -309,7 +307,8 @@ class ComposedScope(Section):
         return keys.ComposedScope(tuple(part.compiled for part in self.compose))
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from listed_twice(("compose",), map(_source, self.compose))
+        for index in repeated(_source(part).lower() for part in self.compose):
+            yield ("compose", index), "this is listed already"
 
 
 def _source(part: ScopePart) -> str:
@@ -390,11 +389,8 @@ class HeaderKey(_HeaderKeySettings):
 class HeadersKey(_HeaderKeySettings):
     """The key is the value of the first of these headers that is present."""
 
-    headers: Annotated[tuple[_KeyHeader, ...], Field(min_length=1, max_length=16)]
+    headers: Annotated[tuple[_KeyHeader, ...], Field(min_length=1, max_length=16), Distinct()]
     """The headers that may hold the key; the first that is present does."""
-
-    def disagreements(self) -> Iterator[Disagreement]:
-        yield from listed_twice(("headers",), self.headers)
 
 
 class BodyKey(_KeySettings):
@@ -455,10 +451,13 @@ def _part(part: KeyPart | BodyKey) -> keys.HeaderPart | keys.BodyPart:
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
+_Methods = Annotated[tuple[Annotated[str, leaf.method], ...], Field(min_length=1, max_length=16), Distinct()]
+
+
 class Match(Section):
     """Which requests the route protects. The first route of the file that matches decides."""
 
-    methods: Annotated[tuple[Annotated[str, leaf.method], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: _Methods = ("POST", "PATCH")
     """Methods, in upper case."""
     path: Annotated[PathPattern, leaf.route_path]
     """The path: exact, with {name} for a segment, {name:.*} for the rest. What a service may read as this path in
@@ -469,7 +468,6 @@ class Match(Section):
     """The request's host, or the one that it is forwarded with if it has none; without a port. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from listed_twice(("methods",), self.methods)
         for index, pattern in enumerate(self.also):
             if pattern.text in [each.text for each in self.paths[: index + 1]]:
                 yield ("also", index), "this is listed already"
@@ -488,7 +486,7 @@ class Match(Section):
 class Unprotected(Section):
     """A path that is not protected although it can be read as one that is."""
 
-    methods: Annotated[tuple[Annotated[str, leaf.method], ...], Field(min_length=1, max_length=16)] = ("POST", "PATCH")
+    methods: _Methods = ("POST", "PATCH")
     """Methods, in upper case."""
     path: Annotated[PathPattern, leaf.route_path]
     """The path, with {name} for a segment. It counts in this very spelling alone."""
@@ -496,7 +494,6 @@ class Unprotected(Section):
     """The request's host, as in the match of a route. Any host if left out."""
 
     def disagreements(self) -> Iterator[Disagreement]:
-        yield from listed_twice(("methods",), self.methods)
         if self.path.takes_rest:
             yield "path", "name each path: {name:.*} would take in spellings of routes, too"
 
@@ -510,6 +507,9 @@ def _rules(host: str | None, methods: Iterable[str], paths: Iterable[PathPattern
     return tuple(Rule(frozenset(leaf.encoded(methods)), path, name) for path in paths)
 
 
+_ComparedHeader = Annotated[str, leaf.header_name(is_compared=True)]
+
+
 class Fingerprint(Section):
     """What makes two requests the same request."""
 
@@ -519,7 +519,7 @@ class Fingerprint(Section):
     """JSON pointers to values that a retry may change."""
     only: Annotated[tuple[leaf.JsonPointer, ...], Field(max_length=64)] = ()
     """JSON pointers to the values that are compared; everything if left out."""
-    headers: Annotated[tuple[Annotated[str, leaf.header_name(is_compared=True)], ...], Field(max_length=64)] = ()
+    headers: Annotated[tuple[_ComparedHeader, ...], Field(max_length=64), Distinct()] = ()
     """Headers that are compared too. Those that override method or target always are."""
     explain: leaf.Bool = False
     """Whether the refusal of a repeat names the members of a JSON body that differ, never a value; for at most 64
@@ -538,7 +538,6 @@ class Fingerprint(Section):
         if self.explain and self.body not in (None, "json"):
             yield "explain", f"explain is about JSON bodies, but body is {self.body}"
         yield from self._useless_defaults()
-        yield from listed_twice(("headers",), self.headers)
 
     def compiled(self, ignored: tuple[Pointer, ...]) -> FingerprintSpec:
         """As requests are compared. `ignored` is what no sender of an inbox keeps the same."""
@@ -576,17 +575,13 @@ RepeatsBy = Annotated[
 class Repeats(Section):
     """What happens to a request that a caller has sent before under another key."""
 
-    by: RepeatsBy = "fingerprint"
+    by: Annotated[RepeatsBy, Distinct()] = "fingerprint"
     """What makes it the same: all that the fingerprint compares, or the values at these places of the JSON body. A
     request that lacks one of them is never taken for a repeat."""
     within: Annotated[float, leaf.duration("1s", "3650d")] = written("10m")
     """For how long, counted from the first request. Refused repeats are also those of a request in doubt."""
     action: Literal["count", "refuse"] = "count"
     """Whether repeats are only counted and logged, or refused with 409 unless they say `Idempotency-Distinct: true`."""
-
-    def disagreements(self) -> Iterator[Disagreement]:
-        if self.by != "fingerprint":
-            yield from listed_twice(("by",), self.by)
 
     @property
     def compiled(self) -> RepeatPolicy:
@@ -689,7 +684,7 @@ class ResponsePolicy(Section):
 
     max_stored_bytes: Annotated[int, leaf.size("0", "64MiB")] = written("1MiB")
     """The longest body that is stored; 0 stores none."""
-    strip: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=64)] = ()
+    strip: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=64), Distinct()] = ()
     """Headers that are not stored."""
     keep: Annotated[tuple[leaf.AnyHeader, ...], Field(max_length=2)] = ()
     """Set-Cookie or WWW-Authenticate, which are not stored otherwise."""
@@ -716,7 +711,6 @@ class ResponsePolicy(Section):
                 yield ("keep", index), "expected Set-Cookie or WWW-Authenticate; others are always stored"
             if header.lower() in stripped:
                 yield ("keep", index), "this header is listed under strip too"
-        yield from listed_twice(("strip",), self.strip)
         for index in repeated(part.lower() if part.startswith("header:") else part for part in self.redact):
             yield ("redact", index), "this is listed already"
         for index, part in enumerate(self.redact):

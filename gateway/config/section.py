@@ -62,7 +62,7 @@ class Section(BaseModel):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         follow(self, {})
-        if found := tuple(self.disagreements()):
+        if found := (*_repetitions(self), *self.disagreements()):
             raise PydanticCustomError(DISAGREEMENT_ERROR, "keys disagree", {"disagreements": found})
         return self
 
@@ -107,16 +107,33 @@ def repeated(items: Iterable[object]) -> list[int]:
     return found
 
 
-def taken(key: str, what: str, name: str, holders: Iterable[Any]) -> Iterator[Disagreement]:
-    """Members of the list below a key that have the name, or the id, of one before them."""
-    for index in repeated(getattr(each, name) for each in holders):
-        yield (key, index, name), f"another {what} has this {name} already"
+@dataclass(frozen=True)
+class Distinct:
+    """In the annotation of a list: of its texts no two are the same, in any case; of its members, each a `what`, no two
+    have the same `name`."""
+
+    what: str = ""
+    name: str = ""
 
 
-def listed_twice(keys: Path, names: Iterable[str]) -> Iterator[Disagreement]:
-    """Names of a list that occurred before, in any case."""
-    for index in repeated(name.lower() for name in names):
-        yield (*keys, index), "this is listed already"
+@cache
+def _distinct(model: type[Section]) -> list[tuple[str, str, Distinct]]:
+    """The lists of a section with distinct members: by attribute and key."""
+    fields = model.model_fields.items()
+    found = ((name, field, each) for name, field in fields for each in field.metadata)
+    return [(name, field.alias or name, each) for name, field, each in found if isinstance(each, Distinct)]
+
+
+def _repetitions(section: Section) -> Iterator[Disagreement]:
+    for attribute, key, rule in _distinct(type(section)):
+        members = getattr(section, attribute)
+        if not isinstance(members, tuple):
+            continue  # One member, or a word for all, may stand in its place.
+        for index in repeated(getattr(each, rule.name) if rule.name else each.lower() for each in members):
+            if rule.name:
+                yield (key, index, rule.name), f"another {rule.what} has this {rule.name} already"
+            else:
+                yield (key, index), "this is listed already"
 
 
 def follow(section: Section, longest: Mapping[str, float]) -> None:

@@ -506,14 +506,11 @@ class TokenVerifier(Verifier):
             return keys
         if any(key.verifies(token) for key in candidates):
             verified = Verified(claims.value)
-            self._remember(digest, _Remembered(verified, claims.until_seconds, keys, keys.version))
+            if len(self._remembered) >= _REMEMBERED_MAX:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[digest] = _Remembered(verified, claims.until_seconds, keys, keys.version)
             return verified
         return _invalid("The signature of the token is not its issuer's.") if is_named else keys
-
-    def _remember(self, digest: bytes, known: _Remembered) -> None:
-        if len(self._remembered) >= _REMEMBERED_MAX:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[digest] = known
 
 
 def _invalid(detail: str) -> ScopeMissing:

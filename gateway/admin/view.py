@@ -323,7 +323,7 @@ _CAUSES: Final[Mapping[str | None, str]] = {
 """What to do about a dead letter, by its reason."""
 
 
-def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None, *, is_page: bool = False) -> str:
+def advice(snapshot: Snapshot, settle_us: int | None, *, is_page: bool = False) -> str:
     """`settle_us` is the route's, None where the operation is not remembered."""
     record, now_us = snapshot.record, snapshot.now_us
     if record is None:
@@ -338,13 +338,11 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None, *, is_
             lapses = f"If its lease ends unrenewed, in {left}, the operation is in doubt."
             return f"Wait: {record.holder} is {doing} it. {lapses}"
         case State.IN_DOUBT:
-            return _advice_on_doubt(operation_id, record, now_us, settle_us or 0, is_page=is_page)
+            return _advice_on_doubt(record, now_us, settle_us or 0, is_page=is_page)
         case State.ACCEPTED:
-            return (
-                f"{_advice_on_accepted(delivery_of(record), now_us)} {_to_call_it_off(operation_id, is_page=is_page)}"
-            )
+            return f"{_advice_on_accepted(delivery_of(record), now_us)} {_to_call_it_off(record, is_page=is_page)}"
         case State.DEAD_LETTER:
-            return _advice_on_dead_letter(operation_id, record, now_us, is_page=is_page)
+            return _advice_on_dead_letter(record, now_us, is_page=is_page)
         case State.COMPLETED:
             return f"Nothing. Repeats get the recorded response for {span(record.replay_until_us - now_us)} more."
         case State.RELEASED:
@@ -358,12 +356,14 @@ def advice(operation_id: UUID, snapshot: Snapshot, settle_us: int | None, *, is_
             assert_never(record.state)
 
 
-def _to_call_it_off(operation_id: UUID, *, is_page: bool) -> str:
-    return "To call it off, withdraw it." if is_page else f"To call it off: withdraw {operation_id} --why TEXT."
+def _to_call_it_off(record: Record, *, is_page: bool) -> str:
+    if is_page:
+        return "To call it off, withdraw it."
+    return f"To call it off: withdraw {record.identity.operation_id} --why TEXT."
 
 
-def _advice_on_doubt(operation_id: UUID, record: Record, now_us: int, settle_us: int, *, is_page: bool) -> str:
-    settled_us = record.lease_until_us + settle_us
+def _advice_on_doubt(record: Record, now_us: int, settle_us: int, *, is_page: bool) -> str:
+    operation_id, settled_us = record.identity.operation_id, record.lease_until_us + settle_us
     when = f", from {moment(settled_us)} on ({ago(settled_us, now_us)})" if settled_us > now_us else ""
     first = ""
     if record.doubt == LAPSED_DOUBT:
@@ -387,8 +387,7 @@ def _advice_on_stranded(record: Record, now_us: int, *, is_page: bool) -> str:
     return (
         "No route of this configuration delivers it. Its request is kept, and nothing of it was done; at "
         f"{at_ago(delivery_of(record).deliver_until_us, now_us)} it becomes a dead letter. To deliver it, give route "
-        f"{record.identity.route} back, with its `accept`. "
-        f"{_to_call_it_off(record.identity.operation_id, is_page=is_page)}"
+        f"{record.identity.route} back, with its `accept`. {_to_call_it_off(record, is_page=is_page)}"
     )
 
 
@@ -408,8 +407,8 @@ def _advice_on_accepted(delivery: Delivery, now_us: int) -> str:
     )
 
 
-def _advice_on_dead_letter(operation_id: UUID, record: Record, now_us: int, *, is_page: bool) -> str:
-    delivery = delivery_of(record)
+def _advice_on_dead_letter(record: Record, now_us: int, *, is_page: bool) -> str:
+    operation_id, delivery = record.identity.operation_id, delivery_of(record)
     reason = delivery.reason or "unknown"
     cause = _CAUSES.get(reason, f"It was given up ({reason}). Find out at the service what is wrong with it")
     failed = "" if delivery.failure is None else f" The last attempt: {delivery.failure}."
@@ -757,7 +756,7 @@ def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
     if record is not None and inspected.is_stranded:
         return _advice_on_stranded(record, now_us, is_page=is_page)
     settle_us = None if treatment is None else treatment.settle_us
-    text = advice(inspected.operation_id, inspected.snapshot, settle_us, is_page=is_page)
+    text = advice(inspected.snapshot, settle_us, is_page=is_page)
     if inspected.pause is not None:
         goes_on = "It goes on when that is resumed, on the page Pauses." if is_page else "It goes on with: resume."
         return f"Its delivery is paused: {reports.paused_line(inspected.pause)}. {goes_on} {text}"

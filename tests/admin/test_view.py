@@ -149,7 +149,7 @@ async def test_advice_on_a_dead_letter(reason: str, first: str) -> None:
     desk = Desk()
     record = await desk.kept(State.DEAD_LETTER, reason=reason)
     operation_id = record.identity.operation_id
-    text = advice(operation_id, desk.store.read_now(operation_id), None)
+    text = advice(desk.store.read_now(operation_id), None)
     assert text.startswith("Nothing happened, and its request is kept: it is not lost")
     for part in (
         first,
@@ -167,7 +167,7 @@ async def test_advice_on_what_waits() -> None:
     record = await desk.kept(State.CLAIMED)
     ids = record.identity.operation_id, record.token, record.attempt_id
     desk.say(Postpone(*ids, microseconds(30), "connect_refused", is_answered=False))
-    assert advice(ids[0], desk.store.read_now(ids[0]), None) == (
+    assert advice(desk.store.read_now(ids[0]), None) == (
         "Nothing, unless it is to be called off. Its request is kept, and no attempt of it had an effect. The next "
         "attempt is due at 2027-01-15T08:00:30Z (in 30s) after the last one failed (connect_refused); none starts "
         "after 2027-01-16T08:00:00Z (in 1d), when it becomes a dead letter. To call it off: "
@@ -195,7 +195,7 @@ async def test_advice_on_doubt() -> None:
     operation_id = said.identity.operation_id
 
     def advised(settle_us: int | None = TREATMENT.settle_us, of: UUID = operation_id) -> str:
-        return advice(of, desk.store.read_now(of), settle_us)
+        return advice(desk.store.read_now(of), settle_us)
 
     assert advised() == (
         "Find out at the service what happened; it was sent Idempotency-Operation: "

@@ -302,11 +302,10 @@ class Authentication:
         if self.refusals.failed(request.remote) <= FAILURES_MAX:
             self.note(f"somebody at {request.remote}", f"was refused: {why}")
 
-    async def sign_in(self, request: web.Request, token: str | None) -> Session | None:
-        """Begin a session of whoever has this token or, without one, whom somebody vouches for; None where that is
-        nobody. Raises `Fault` if another page sent this, or it is throttled."""
-        self.check_host(request)
-        origin, how = self.own_origin(request), ""
+    async def sign_in(self, request: web.Request, origin: str, token: str | None) -> Session | None:
+        """Begin a session, on pages of this origin, of whoever has this token or, without one, whom somebody vouches
+        for; None where that is nobody. Raises `Fault` if it is throttled."""
+        how = ""
         if token is not None:
             person = self._known(token.strip(), request.remote)
         else:

@@ -272,12 +272,12 @@ class Console:
     async def _sign_in(self, request: web.Request) -> web.Response:
         # Before the body is read: only our own pages may send one.
         self._authentication.check_host(request)
-        self._authentication.own_origin(request)
+        origin = self._authentication.own_origin(request)
         if request.content_length is None or request.content_length > _SIGN_IN_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(_SIGN_IN_BYTES_MAX, request.content_length or 0)
         form = await form_of(request)
         token = None if "vouched" in form else text_in(form, "token")
-        session = await self._authentication.sign_in(request, token)
+        session = await self._authentication.sign_in(request, origin, token)
         if session is None:
             mistake = "Nobody is named whom this console knows." if token is None else "This token is not known here."
             vouched = await self._authentication.vouched(request)

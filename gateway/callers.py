@@ -324,7 +324,6 @@ class KeySet:
 
 
 # -- where keys come from ----------------------------------------------------------------------------------------------
-# Where the keys of an issuer come from: a URL, the issuer's own configuration, or a file.
 #
 # Nothing that a server sends is trusted but by TLS: redirects are not followed, since nobody checked where they lead, a
 # document has a size limit, and a fetch a time limit. Plain HTTP is for this machine alone.
@@ -559,14 +558,12 @@ def _missing(detail: str) -> ScopeMissing:
 
 # -- forward auth ------------------------------------------------------------------------------------------------------
 #
-# Forward-auth: asks an authorising service about a request before anything is claimed.
-#
-# Owns the question, the reading of the response, and what of it may be remembered. The service gets a GET without body,
-# as proxies send it to their authorisation servers: method, URI and origin of the request in `X-Forwarded-*` headers,
-# and those headers of the request that are configured. Only 2xx with exactly one principal is a permission. 300 to 499
-# is the service's own refusal, which the client gets as it is. Anything else is no decision, and says nothing about the
-# caller. A request with a header that many services read as another method or path is refused: the decision would be
-# about something else than what is executed.
+# Before anything is claimed, an authorising service gets a GET without body, as proxies send it to their authorisation
+# servers: method, URI and origin of the request in `X-Forwarded-*` headers, and those headers of it that are
+# configured. Only 2xx with exactly one principal is a permission. 300 to 499 is the service's own refusal, which the
+# client gets as it is. Anything else is no decision, and says nothing about the caller. A request with a header that
+# many services read as another method or path is refused: the decision would be about something else than what is
+# executed.
 #
 # A decision is remembered only where that is configured, for the very same question; a refusal never is, so that a
 # permission that was just given counts at once. Nothing of a question is kept but its digest, and nothing is logged.

@@ -25,7 +25,7 @@ from gateway.admin.listing import PAGE_SIZE_MAX, REQUEUE, WITHDRAW, Bulk, Verb, 
 from gateway.admin.operations import Operations, audit_by
 from gateway.admin.reports import MemoryState, Report
 from gateway.admin.resolution import Changed, Malformed, Refused
-from gateway.admin.view import described, full_json, operation_in
+from gateway.admin.view import described, full_json
 from gateway.config.leaf import duration_seconds
 from gateway.core.delivery import REASONS, REQUEUE_LIMIT_MAX, REQUEUE_RATE_MAX
 from gateway.core.operation import Audit, Record, Snapshot, State, microseconds
@@ -548,16 +548,13 @@ async def _list(operations: Operations, _: Place, asked: ListQuery) -> Report:
     return {"operations": _listed(found.records, found.now_us), "next": after}
 
 
-async def _inspect(operations: Operations, place: Place, _: None) -> Report:
-    inspected = await operations.inspect(operation_id_of(place))
+async def inspect(operations: Operations, operation_id: UUID) -> Report:
+    """All that is known of an operation. Raises `Fault` where nothing is remembered of it."""
+    inspected = await operations.inspect(operation_id)
     about = full_json(inspected)
     if inspected.snapshot.record is None:
         raise rulings.Fault(404, rulings.Refusal.UNKNOWN, about["next"], operation=about)
     return about
-
-
-async def found(operations: Operations, asked: FindAsked) -> Report:
-    return await _inspect(operations, {"id": str(operation_in(asked.text))}, None)
 
 
 async def _dead_letters(operations: Operations, _: Place, asked: DeadLettersQuery) -> Report:
@@ -601,7 +598,7 @@ async def _activity(operations: Operations, _: Place, asked: ActivityQuery) -> R
 
 LOOKS: Final[tuple[Look, ...]] = (
     Look("/operations", ListQuery, _list),
-    Look("/operations/{id}", None, _inspect),
+    Look("/operations/{id}", None, lambda operations, place, _: inspect(operations, operation_id_of(place))),
     Look("/dead-letters", DeadLettersQuery, _dead_letters),
     Look("/paused", None, _paused),
     Look("/sinks", None, _sinks),

@@ -25,7 +25,7 @@ from gateway.admin.access import Action, Endpoint
 from gateway.admin.actions import Change, Look, M, operation_id_of
 from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Declined, Fault, Refusal, Refused, fault_of, unavailable
-from gateway.admin.view import described
+from gateway.admin.view import described, operation_in
 from gateway.core.operation import Audit, Record, trace_of_attempt
 from gateway.observe.facts import AdminActed, AdminResult, Events, SignedIn
 from gateway.observe.status import SidePort, terse
@@ -219,7 +219,8 @@ class AdminApi:
         return carry_out
 
     async def _find(self, request: web.Request) -> web.Response:
-        return _json(200, await actions.found(self._operations, await _asked(request, actions.FindAsked)))
+        asked = await _asked(request, actions.FindAsked)
+        return _json(200, await actions.inspect(self._operations, operation_in(asked.text)))
 
     async def _reload_config(self, _: web.Request) -> web.Response:
         return _json(200, (await actions.reloaded(self._reload)).document)

@@ -214,7 +214,10 @@ class _Drawn:
             )
             for at in range(len(coarse.buckets))
         ]
-        plot = None if scale is None else self.plot(about, scale, _curves(lines, scale))
+        plot = None
+        if scale is not None:
+            curves = [(f"line {line.look}", "", _steps(line.values, _LEFT, _RIGHT, scale.y)) for line in lines]
+            plot = self.plot(about, scale, curves)
         return Picture(id_, title, about, columns, table, plot)
 
     def plot(
@@ -366,11 +369,6 @@ def _round_up(value: float) -> float:
 
 def _x(at: float, count: int) -> float:
     return _LEFT + at * (_RIGHT - _LEFT) / count
-
-
-def _curves(lines: Sequence[Line], scale: _Scale) -> list[tuple[str, str, str]]:
-    """Lines that go from bucket to bucket in steps."""
-    return [(f"line {line.look}", "", _steps(line.values, _LEFT, _RIGHT, scale.y)) for line in lines]
 
 
 def _stacked(lines: Sequence[Line]) -> tuple[_Scale, list[tuple[str, str, str]]]:

@@ -8,6 +8,7 @@ is shown a part is told so. No index is kept for this: it would cost every reque
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -241,9 +242,9 @@ async def _callers(operations: Operations, beginning: str) -> tuple[list[bytes],
     """The callers of the operations that are looked at, first those of what is in doubt or dead; and whether these are
     all."""
     stopped = (operations.page(Query(states, limit=_CALLERS_MAX)) for states in _INDEXED)
-    others: list[Record] = []
-    seen, pages = await asyncio.gather(gathered(operations, Query(_EVERY), others.append), asyncio.gather(*stopped))
-    records = chain(*(page for page, _ in pages), others)
+    others = gathered(operations, Query(_EVERY), records_max=sys.maxsize)
+    seen, pages = await asyncio.gather(others, asyncio.gather(*stopped))
+    records = chain(*(page for page, _ in pages), seen.records)
     digests = [each.identity.scope_digest for each in records if caller(each).startswith(beginning)]
     found = [*dict.fromkeys(digest for digest in digests if len(digest) == 32)]
     return found[:_CALLERS_MAX], seen.after is None and len(found) <= _CALLERS_MAX

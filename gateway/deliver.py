@@ -31,15 +31,15 @@ from itertools import zip_longest
 from typing import Final, NoReturn
 from uuid import UUID
 
-from gateway.core.confidential import KeyRing
-from gateway.core.delivery import Breaker, BreakerPolicy, Phase, delivering_of, resend_due, resend_us
+from gateway.core.confidential import KeyRing, Unopenable
+from gateway.core.delivery import Breaker, BreakerPolicy, delivering_of, resend_due, resend_us
 from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import MICROSECONDS, Record, SealedRequest, Snapshot, State
 from gateway.core.outcome import version_of
 from gateway.core.recovery import Resend
 from gateway.observe.facts import BreakerChanged, Events
-from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed
+from gateway.protect.accepting import KeptRequest, open_sealed
 from gateway.protect.compose import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
 from gateway.protect.request import Request, TakenBody
@@ -512,20 +512,14 @@ class Places:
         return self._breakers.get(route.target.upstream) or Breaker(self._policy)
 
     def _put(self, route: Route, breaker: Breaker, why: str = "") -> None:
-        was_open, is_open = _is_open(self._breaker(route)), _is_open(breaker)
+        was_open = self._breaker(route).is_open
         self._breakers[route.target.upstream] = breaker
-        if was_open != is_open:
-            self._events.publish(BreakerChanged(_url(route), is_open, why if is_open else ""))
+        if was_open != breaker.is_open:
+            self._events.publish(BreakerChanged(_url(route), breaker.is_open, why if breaker.is_open else ""))
 
 
 def _in_flight_max(route: Route) -> int:
     return 0 if route.accept is None else route.accept.delivery.in_flight_max
-
-
-def _is_open(breaker: Breaker) -> bool:
-    """As it is reported. Half open is, too: the upstream is still spared, and a single attempt would look like a
-    recovery."""
-    return breaker.phase in (Phase.OPEN, Phase.HALF_OPEN)
 
 
 def _url(route: Route) -> str:

@@ -339,7 +339,7 @@ class Sealing:
             self._on_unreadable(command.operation_id, str(error))
             clear: dict[str, Any] = dict.fromkeys(_PARTS_OF[type(command)])
             if isinstance(command, Complete):
-                clear["response"] = _status_alone(command.response)
+                clear["response"] = command.response.status_alone
             return _changed(command, clear)
 
     def whole_outcome(self, command: OutcomeCommand) -> OutcomeCommand:
@@ -358,7 +358,7 @@ class Sealing:
             return _opened_response(self.ring, response, operation_id, token)
         except Unopenable as error:
             self._on_unreadable(operation_id, str(error))
-            return _status_alone(response)
+            return response.status_alone
 
     # -- audits --------------------------------------------------------------------------------------------------------
 
@@ -497,10 +497,6 @@ def sealed_by(
 def is_sealed_response(response: StoredResponse) -> bool:
     # A value alone proves nothing: a service may send any.
     return bool(response.headers) and response.headers[0][0] == _HEADERS
-
-
-def _status_alone(response: StoredResponse) -> StoredResponse:
-    return StoredResponse(response.status, b"", (), None, response.version)
 
 
 def _changed(kept: P, changed: Mapping[str, Any]) -> P:

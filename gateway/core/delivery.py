@@ -278,6 +278,12 @@ class Breaker:
     begun: int = 0
     has_failed: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """As it is reported. Half open is, too: the upstream is still spared, and a single attempt would look like a
+        recovery."""
+        return self.phase in (Phase.OPEN, Phase.HALF_OPEN)
+
     def free(self, now: float) -> int | None:
         """How many attempts may begin now; None where the breaker sets no bound."""
         current = self._advanced(now)

@@ -284,7 +284,7 @@ def is_due(record: Record, now_us: int) -> bool:
 
 def tombstone_response(response: StoredResponse | None) -> StoredResponse | None:
     """What a tombstone keeps of a response: its status and the version that it was in."""
-    return None if response is None else StoredResponse(response.status, b"", (), None, response.version)
+    return None if response is None else response.status_alone
 
 
 def step(

@@ -174,6 +174,11 @@ class StoredResponse:
     body: bytes | None
     version: bytes = b""
 
+    @property
+    def status_alone(self) -> StoredResponse:
+        """What is left of it where its content is not kept: its status, and the version that it is in."""
+        return StoredResponse(self.status, b"", (), None, self.version)
+
 
 def logged(value: bytes) -> str | None:
     """A header's value, cut to a length for logs; None if not printable."""

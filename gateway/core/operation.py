@@ -30,7 +30,7 @@ def microseconds(seconds: float) -> int:
 
 
 def moment(at_us: int) -> str:
-    """A time of a store's clock, for people."""
+    """A time of a store's clock, for people: in RFC 3339, to the second and in UTC."""
     return datetime.fromtimestamp(at_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

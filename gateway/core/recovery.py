@@ -17,7 +17,7 @@ from math import ceil
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from gateway.core.identity.body import number_lexeme, parse_json, resolve
+from gateway.core.identity.body import number_lexeme, parse_json, percent_decoded, resolve
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import ResponseHead, header_values
 from gateway.core.operation import CUT, MICROSECONDS, ProbeTarget, Record, Snapshot, State, microseconds
@@ -28,7 +28,6 @@ _PAUSE_SECONDS_MIN: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 600.0
 _RETRY_SECONDS_MAX: Final = 10
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
-_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _DOUBTED_STATUS: Final = re.compile(r"(?:\banswered|_after)_([1-9][0-9]{2})\Z")
 
 
@@ -163,9 +162,7 @@ def probe_values(policy: Probe, target: bytes, operation_id: UUID, key: str | No
     """The values of the placeholders, as raw octets. Without `key` that one is missing."""
     path = normalise_path(target)
     variables = next((found for pattern in policy.patterns if (found := pattern.variables(path))), {})
-    values = {
-        name: _ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), value) for name, value in variables.items()
-    }
+    values = {name: percent_decoded(value) for name, value in variables.items()}
     values["operation_id"] = str(operation_id).encode()
     if key is not None:
         values["key"] = key.encode("utf-8", "surrogatepass")

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Final, NoReturn
 
 from gateway.core import immutable
-from gateway.core.delivery import Breaker, BreakerPolicy, Phase
+from gateway.core.delivery import Breaker, BreakerPolicy
 from gateway.core.operation import MICROSECONDS, microseconds
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent, pause_us
 from gateway.observe.facts import (
@@ -385,13 +385,8 @@ class _Places:
     def judge(self, generation: int, publication: Publication, events: int) -> None:
         """Let the breaker see what became of so many events. A sink that did not take them is given time."""
         self.has_more = self.has_more and publication.result is Result.DELIVERED
-        was_open = self._is_breaker_open
-        is_sent = not publication.is_failed
-        self._breaker = self._breaker.end(self._clock(), generation, events, is_sent=is_sent)
-        if self._is_breaker_open != was_open:
+        was_open = self._breaker.is_open
+        self._breaker = self._breaker.end(self._clock(), generation, events, is_sent=not publication.is_failed)
+        if self._breaker.is_open != was_open:
             cause = (publication.cause or publication.why) if publication.is_failed else ""
-            self._events.publish(SinkChanged(self.name, is_failing=self._is_breaker_open, cause=cause))
-
-    @property
-    def _is_breaker_open(self) -> bool:
-        return self._breaker.phase in (Phase.OPEN, Phase.HALF_OPEN)
+            self._events.publish(SinkChanged(self.name, is_failing=self._breaker.is_open, cause=cause))

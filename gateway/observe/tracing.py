@@ -25,16 +25,16 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
 from importlib.util import find_spec
-from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final, assert_never
 from uuid import UUID
 
+from gateway.core.identity.key import Network, is_within
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import (
@@ -51,8 +51,6 @@ from gateway.observe.facts import (
 )
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
-
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link, SpanContext, SpanKind
@@ -105,7 +103,7 @@ class Tracing:
     endpoint: str
     headers: Mapping[str, str]
     _: KW_ONLY
-    trusted: tuple[IPv4Network | IPv6Network, ...]
+    trusted: tuple[Network, ...]
     accepts_all: bool
     service: str
     version: str
@@ -143,7 +141,7 @@ class Tracing:
         if not is_drawn and (not values or values[0][-1:] in _NOT_SAMPLED):
             return None
         found = None
-        if len(values) == 1 and (self.accepts_all or _is_in(hop.peer, self.trusted)):
+        if len(values) == 1 and (self.accepts_all or is_within(hop.peer, self.trusted)):
             # What is malformed counts as absent: W3C Trace Context, section 4.3.
             found = _TRACEPARENT.match(values[0])
         if not (is_drawn if found is None else int(found[4], 16) & 1):
@@ -420,7 +418,3 @@ def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanCon
 def _span_id(trace_id: str, operation_id: UUID | None, attempt: int) -> str:
     text = f"{trace_id} {operation_id} {attempt}"
     return blake2b(text.encode(), digest_size=8, person=b"span").hexdigest()
-
-
-def _is_in(peer: IPv4Address | IPv6Address | None, networks: Collection[IPv4Network | IPv6Network]) -> bool:
-    return peer is not None and any(peer in network for network in networks)

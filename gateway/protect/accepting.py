@@ -40,8 +40,6 @@ from gateway.store.operations import Backlog, RouteBacklog
 # A request as it is kept until it was delivered: encoded, and encrypted with the operation id and the acceptance id
 # that it belongs to, so that one that was moved to another row cannot be opened. A reader of the store sees its length.
 
-__all__ = ["KeptRequest", "Unopenable", "open_sealed", "seal"]
-
 _VERSION: Final = 1
 # Version, flags, the number of headers. The lengths of all parts but the body come next, then the parts.
 _FIXED: Final = struct.Struct(">BBH")

@@ -19,7 +19,7 @@ import orjson
 from gateway.core import delivery
 from gateway.core.delivery import DeliveryPolicy, resend_us
 from gateway.core.identity.body import MISSING
-from gateway.core.message import Headers, ResponseHead, StoredResponse, header_values
+from gateway.core.message import Headers, ResponseHead, header_values
 from gateway.core.operation import (
     MICROSECONDS,
     NO_ATTEMPT,
@@ -35,6 +35,7 @@ from gateway.core.operation import (
     Snapshot,
     State,
     is_withdrawn,
+    moment,
 )
 from gateway.core.outcome import (
     REDACTED_HEADER,
@@ -66,7 +67,6 @@ from gateway.protect.reply import (
     is_unaccepted,
     reason_phrase,
     refuse,
-    rfc3339,
 )
 from gateway.protect.request import Request
 from gateway.protect.route import Route
@@ -482,11 +482,11 @@ def attempted(
 def without_response(conclusion: Conclusion) -> Conclusion | None:
     """The conclusion without the response, for a store that can never take it; None when nothing can be left out."""
     command = conclusion.command
-    if not isinstance(command, Complete) or command.response == _status_only(command.response):
+    if not isinstance(command, Complete) or command.response == command.response.status_alone:
         return None
     return replace(
         conclusion,
-        command=replace(command, response=_status_only(command.response)),
+        command=replace(command, response=command.response.status_alone),
         reply=replace(conclusion.reply, verdict=Verdict.RESPONSE_NOT_STORED),
         others=None,
     )
@@ -529,10 +529,6 @@ def _undelivered(request: Request, record: Record, failure: str, head: ResponseH
         return delivery.conclude_unsent(record, policy, failure, draw)
     pause_us = delivery.retry_after_us(head.headers, time.time())
     return delivery.conclude_answered(record, policy, head.status, pause_us, failure, draw)
-
-
-def _status_only(response: StoredResponse) -> StoredResponse:
-    return StoredResponse(response.status, b"", (), None, response.version)
 
 
 # -- the status of an operation ----------------------------------------------------------------------------------------
@@ -651,9 +647,9 @@ def _document(record: Record, prefix: bytes, route: Route) -> bytes:
             "stalled": is_stalled(record, route),
             "accepted_at": _accepted_at(record),
             "attempts": record.attempts,
-            "next_attempt_at": None if next_us is None else rfc3339(next_us),
+            "next_attempt_at": None if next_us is None else moment(next_us),
             "waits_for_lane": _waits_for_lane(record),
-            "deliver_until": rfc3339(delivery.deliver_until_us) if delivery else None,
+            "deliver_until": moment(delivery.deliver_until_us) if delivery else None,
             "last_attempt": _last_attempt(record),
             "result": _result(record, url),
             "problem": _problem(record, route),
@@ -665,7 +661,7 @@ def _document(record: Record, prefix: bytes, route: Route) -> bytes:
 def _accepted_at(record: Record) -> str | None:
     if record.attempt_id == NO_ATTEMPT:
         return None
-    return rfc3339(record.first_claimed_us if record.delivery is None else record.delivery.accepted_us)
+    return moment(record.first_claimed_us if record.delivery is None else record.delivery.accepted_us)
 
 
 def _waits_for_lane(record: Record) -> bool:
@@ -689,7 +685,7 @@ def _last_attempt(record: Record) -> dict[str, Any] | None:
             result = "released"
             if delivery is not None:
                 status, reason = doubted_status(delivery.failure), delivery.reason or delivery.failure
-    return {"at": rfc3339(record.claimed_us), "result": result, "status": status, "reason": reason}
+    return {"at": moment(record.claimed_us), "result": result, "status": status, "reason": reason}
 
 
 def _result(record: Record, url: str) -> dict[str, Any] | None:
@@ -702,7 +698,7 @@ def _result(record: Record, url: str) -> dict[str, Any] | None:
         "resource": record.resource,
         "location": record.resource if record.resource is not None and is_address(record.resource) else None,
         "url": f"{url}/result" if is_kept and response.body is not None else None,
-        "expires_at": rfc3339(record.replay_until_us) if is_kept and record.replay_until_us else None,
+        "expires_at": moment(record.replay_until_us) if is_kept and record.replay_until_us else None,
     }
 
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from ipaddress import IPv4Network, IPv6Network
 from operator import itemgetter
 from typing import Final, Literal
 
 from gateway.config.models import Cors
 from gateway.core import immutable
-from gateway.core.identity.caller import Hop, Peer
+from gateway.core.identity.caller import Hop
 from gateway.core.identity.fingerprint import CONDITIONS, DEFINING
-from gateway.core.identity.key import SINGLE_USE_SCHEMES
+from gateway.core.identity.key import SINGLE_USE_SCHEMES, Network, is_within
 from gateway.core.message import (
     HOP_BY_HOP,
     Headers,
@@ -79,7 +78,7 @@ class ForwardingPolicy:
 
     authority: bytes
     host: bytes | None = None
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
     heeds_async: bool = False
     key: UpstreamKey = "original"
     key_headers: tuple[bytes, ...] = ()
@@ -141,7 +140,7 @@ def _replaced(headers: Iterable[tuple[bytes, bytes]], by: Headers) -> list[tuple
 def authorization_request(
     request: RequestHead,
     hop: Hop,
-    trusted_proxies: Collection[IPv4Network | IPv6Network],
+    trusted_proxies: Collection[Network],
     *,
     authority: bytes,
     target: bytes,
@@ -155,7 +154,7 @@ def authorization_request(
     sent += [header for header in request.headers if header[0].lower() in names]
     sent.append((b"X-Forwarded-Method", request.method))
     sent.append((b"X-Forwarded-Uri", request.target))
-    trusted = _is_trusted(hop.peer, trusted_proxies)
+    trusted = is_within(hop.peer, trusted_proxies)
     if trusted:
         sent += [header for header in request.headers if header[0].lower() in _OF_THE_CALLER]
     hosts = header_values(request.headers, b"host")
@@ -251,7 +250,7 @@ def _common(
     by_name = headers.by_name
     # Mostly none is there: it usually names `keep-alive`.
     options = connection_options(headers).intersection(by_name) if b"connection" in by_name else ()
-    trusted = bool(policy.trusted_proxies) and _is_trusted(hop.peer, policy.trusted_proxies)
+    trusted = bool(policy.trusted_proxies) and is_within(hop.peer, policy.trusted_proxies)
     sent: list[tuple[bytes, bytes]] = []
     caller_host: bytes | None = None
     for header in headers:
@@ -293,11 +292,6 @@ def _append_forwarded(sent: list[tuple[bytes, bytes]], hop: Hop, caller_host: by
         sent.append((b"X-Forwarded-Host", caller_host))
     # A line of its own, after those of earlier hops, so that nothing that was signed changes.
     sent.append(_VIA)
-
-
-def _is_trusted(peer: Peer, networks: Collection[IPv4Network | IPv6Network]) -> bool:
-    """Whether the peer's forwarding headers are trusted. A peer without an address (a Unix socket) is in no network."""
-    return peer is not None and any(peer in network for network in networks)
 
 
 # -- cors --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from gateway.core.identity.key import Key
+from gateway.core.identity.key import Key, is_within
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.core.operation import MICROSECONDS, Snapshot
 from gateway.core.verdict import Claimable, Judgement, Refuse, Undelivered, Verdict, Wait
@@ -176,7 +176,7 @@ def _refused(reason: Fault, route: Route, inbox: Inbox) -> Reply:
 def _address(request: Request, route: Route) -> str:
     """Where a message comes from: its peer or, behind trusted proxies, the last address that none of them has."""
     address, trusted = request.hop.peer, route.target.forwarding.trusted_proxies
-    if address is None or not any(address in network for network in trusted):
+    if not is_within(address, trusted):
         return str(address)
     listed = b",".join(header_values(request.head.headers, b"x-forwarded-for")).split(b",")
     for text in reversed(listed[-16:]):
@@ -184,7 +184,7 @@ def _address(request: Request, route: Route) -> str:
             address = ip_address(text.strip().decode("ascii"))
         except ValueError:
             break
-        if not any(address in network for network in trusted):
+        if not is_within(address, trusted):
             break
     return str(address)
 

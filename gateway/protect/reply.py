@@ -12,7 +12,6 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from email.utils import formatdate
 from enum import Enum, StrEnum
 from functools import lru_cache, partial
@@ -27,7 +26,7 @@ import zstandard
 from gateway.core import immutable
 from gateway.core.identity.body import MISSING, parse_json
 from gateway.core.message import Headers, header_values, list_members
-from gateway.core.operation import MICROSECONDS, Record
+from gateway.core.operation import Record, moment
 from gateway.core.outcome import (
     OUTCOME_HEADERS,
     RETRYABLE_4XX,
@@ -503,16 +502,16 @@ def _detail(
     case: Case, record: Record | None, operation_id: UUID | None, resource: str | None, first_operation: UUID | None
 ) -> str:
     """The detail with its values filled in, without the parts whose values are unknown."""
-    text, moment, response = case.detail, None, None
+    text, at_us, response = case.detail, None, None
     if record is not None:
         response = record.response
         is_of_end = case in (CASES[Verdict.KEY_EXPIRED], ROWS["key-expired, other-version"])
-        moment = record.completed_us if is_of_end else record.first_claimed_us
+        at_us = record.completed_us if is_of_end else record.first_claimed_us
     if resource is None:
         text = text.replace(" See {resource}.", "")
     if response is None:
         text = text.replace(" ({status})", "").replace(" was answered with {status};", " was answered;")
-    if moment is None:
+    if at_us is None:
         text = text.replace(" at {time}", "")
     if operation_id is None:
         text = text.replace(" about operation {id}", "")
@@ -521,15 +520,10 @@ def _detail(
     return text.format(
         resource=resource,
         status=response.status if response is not None else "",
-        time=rfc3339(moment) if moment is not None else "",
+        time=moment(at_us) if at_us is not None else "",
         id=operation_id,
         first=first_operation,
     )
-
-
-def rfc3339(moment_us: int) -> str:
-    """A store's time in RFC 3339, to the second and in UTC."""
-    return datetime.fromtimestamp(moment_us // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------

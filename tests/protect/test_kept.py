@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.confidential import EncryptionKey, KeyRing
+from gateway.core.confidential import EncryptionKey, KeyRing, Unopenable
 from gateway.core.identity.caller import hop_from
 from gateway.core.message import IndexedHeaders, RequestHead
 from gateway.core.operation import SealedRequest
-from gateway.protect.accepting import KeptRequest, Unopenable, open_sealed, seal
+from gateway.protect.accepting import KeptRequest, open_sealed, seal
 
 OLD, CURRENT = (EncryptionKey(name, bytes([number]) * 32) for number, name in enumerate(("old", "current")))
 RING = KeyRing((CURRENT, OLD), os.urandom)

@@ -376,8 +376,8 @@ def canonical_form(body: Body) -> bytes | None:
     if content.count(b"&") >= PAIRS_MAX or b";" in content or _BAD_PERCENT.search(content):
         return None
     # The equals sign stays with the value, because `a` and `a=` are two things to some servers.
-    split = [pair.partition(b"=") for pair in content.split(b"&")]
-    pairs = [(_form_value(name), sign + _form_value(value)) for name, sign, value in split]
+    split = [pair.partition(b"=") for pair in content.replace(b"+", b" ").split(b"&")]
+    pairs = [(percent_decoded(name), sign + percent_decoded(value)) for name, sign, value in split]
     return framed(*[part for pair in in_any_order(pairs) for part in pair])
 
 
@@ -409,9 +409,9 @@ def _top(name: bytes, tops: Collection[bytes]) -> bytes:
     return name[:end]
 
 
-def _form_value(spelling: bytes) -> bytes:
-    spaced = spelling.replace(b"+", b" ")
-    return _ESCAPED_BYTE.sub(lambda escaped: bytes((int(escaped[1], 16),)), spaced) if b"%" in spaced else spaced
+def percent_decoded(value: bytes) -> bytes:
+    """The value with its escapes decoded, once. A percent sign that escapes nothing stays."""
+    return _ESCAPED_BYTE.sub(lambda escaped: bytes((int(escaped[1], 16),)), value) if b"%" in value else value
 
 
 # Multipart bodies (RFC 2046, RFC 7578).

@@ -19,7 +19,7 @@ import hmac
 import json
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -42,6 +42,7 @@ from gateway.core.identity.body import (
     number_lexeme,
     parse_json,
     parse_media_type,
+    percent_decoded,
     resolve,
     sha256_of,
 )
@@ -68,7 +69,6 @@ _BATCH: Final = b"application/cloudevents-batch"
 _STRUCTURED_JSON: Final = (b"application/cloudevents", b"application/cloudevents+json")
 _ATTRIBUTE_CHARACTERS_MAX: Final = 1024
 _ATTRIBUTE_BYTES_MAX: Final = 16 * _ATTRIBUTE_CHARACTERS_MAX
-_PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.DOTALL)
 # What is digested before a key from a header, by its length: framing it again for each request costs six calls.
 _BEFORE_TEXT: Final = tuple(
@@ -346,7 +346,7 @@ def _decoded_attribute(value: bytes) -> str:
     if len(text) > 1 and text.startswith(b'"') and text.endswith(b'"'):
         text = _QUOTED_PAIR.sub(rb"\1", text[1:-1])
     try:
-        return _PERCENT.sub(lambda escaped: bytes((int(escaped[1], 16),)), text).decode()
+        return percent_decoded(text).decode()
     except UnicodeDecodeError:
         return ""
 
@@ -754,7 +754,8 @@ def _scheme_and_credential(value: bytes) -> tuple[bytes, bytes]:
     return scheme.lower(), credential.lstrip(b" ")
 
 
-def is_within(address: Address | None, networks: Sequence[Network]) -> bool:
+def is_within(address: Address | None, networks: Collection[Network]) -> bool:
+    """Whether a peer is in one of these networks; one without an address, on a Unix socket, is in none."""
     return address is not None and any(address in network for network in networks)
 
 

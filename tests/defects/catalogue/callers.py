@@ -53,8 +53,8 @@ status-goes-unasked: what became of a request is shown to whoever may not make i
 +if route is None:
 origin-is-forged: the authorising service believes whom a client says it is
   protect/forwarding.py tests/http/gateway/test_forward_auth.py::test_the_question
--trusted = _is_trusted(hop.peer, trusted_proxies)
-+trusted = bool(names) or _is_trusted(hop.peer, trusted_proxies)
+-trusted = is_within(hop.peer, trusted_proxies)
++trusted = bool(names) or is_within(hop.peer, trusted_proxies)
 nothing-is-handed-on: the service behind does not learn who calls
   protect/identification.py tests/http/gateway/test_forward_auth.py::test_what_the_service_gets[email]
 -if found.headers:

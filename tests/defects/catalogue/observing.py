@@ -40,7 +40,7 @@ reload-forgets-what-was-sampled: without a secret, what began before a reload is
 +if keys else os.urandom(32)
 stranger-decides-what-is-traced: the traceparent of a peer that is not trusted is the parent, and decides
   observe/tracing.py tests/observe/test_tracing.py::test_a_stranger_decides_nothing
--(self.accepts_all or _is_in(hop.peer, self.trusted))
+-(self.accepts_all or is_within(hop.peer, self.trusted))
 +True
 replay-links-elsewhere: a repeat links to another attempt than the one whose response it got
   observe/tracing.py tests/observe/test_tracing.py::test_a_repeat_links_to_the_attempt_that_ran

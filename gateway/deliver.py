@@ -39,6 +39,7 @@ from gateway.core.operation import MICROSECONDS, Record, SealedRequest, Snapshot
 from gateway.core.outcome import version_of
 from gateway.core.recovery import Resend
 from gateway.observe.facts import BreakerChanged, Events
+from gateway.observe.logs import Tasks
 from gateway.protect.accepting import KeptRequest, open_sealed
 from gateway.protect.compose import Conclusion
 from gateway.protect.operation import DeliveryAttempt, Operation, Operations
@@ -113,7 +114,7 @@ class DeliveryWorker:
         self._has_more = False
         self._idle_seconds = _POLL_SECONDS
         # The deliveries that run, and the integers of their operation ids.
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("a delivery failed because of a bug; it is tried again")
         self._running: set[int] = set()
         # Until when an operation is left alone, and for how long that is.
         self._put_off: dict[int, tuple[float, float]] = {}
@@ -178,7 +179,7 @@ class DeliveryWorker:
             self._alarm.cancel()
         for timer in self._resends.values():
             timer.cancel()
-        await end_tasks(list(self._tasks))
+        await end_tasks(self._tasks)
 
     async def run(self) -> NoReturn:
         # At once: until the first poll it is unknown what is paused, and nothing is delivered.
@@ -244,12 +245,8 @@ class DeliveryWorker:
         if generation is None:
             return False
         self._running.add(record.identity.operation_id.int)
-        self._keep(self._loop.create_task(self._deliver(route, generation, record, request)))
+        self._tasks.spawn(self._deliver(route, generation, record, request))
         return True
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
 
     def _may_be_paused(self, operation: str) -> bool:
         return self._paused is None or operation in self._paused
@@ -257,11 +254,6 @@ class DeliveryWorker:
     def _is_running(self, record: Record) -> bool:
         operation_id = record.identity.operation_id
         return operation_id.int in self._running or self._operations.get(operation_id) is not None
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a delivery failed because of a bug; it is tried again", exc_info=error)
 
     async def _deliver(self, route: Route, generation: int, record: Record, request: Request | None) -> None:
         """Open the request unless it is at hand, claim the operation, send it, and wait for the end of it."""
@@ -401,7 +393,7 @@ class DeliveryWorker:
         def look() -> None:
             del self._resends[operation_id.int]
             if not self._is_stopped:
-                self._keep(self._loop.create_task(self._resend_if_due(route, operation_id)))
+                self._tasks.spawn(self._resend_if_due(route, operation_id))
 
         seconds = max(from_us - now_us, 0) / MICROSECONDS * _DRIFT
         if (earlier := self._resends.get(operation_id.int)) is not None:

@@ -20,9 +20,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from gateway import EXIT_OK, EXIT_WORK_LEFT, __version__
@@ -52,6 +52,7 @@ from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
 from gateway.http.server import Edge, ListenError, listen_fault
 from gateway.observe.facts import Events, Observer
+from gateway.observe.logs import Tasks
 from gateway.observe.metrics import Metrics, Readings
 from gateway.observe.status import Health, SidePort, StatusServer
 from gateway.protect.route import shape_of
@@ -155,7 +156,7 @@ class Gateway:
             before=None if before is None else before.admin,
         )
         self._is_store_up = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks("a task of the gateway failed because of a bug")
         self._skips_delay, self._hurries = asyncio.Event(), asyncio.Event()
         self.failed: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
         """Resolved when the gateway finds out, after its start, that it must not go on."""
@@ -173,7 +174,7 @@ class Gateway:
                 await self._listen_aside()
             self._is_store_up = await self._start_store()
             # Before the first request, which is refused as long as the lease loop is not known to run.
-            self._spawn(self.parts.leases.run())
+            self._tasks.spawn(self.parts.leases.run())
             if self._is_public:
                 self.parts.callers.start()
                 self.parts.observed_callers.start()
@@ -210,9 +211,9 @@ class Gateway:
     def _serve(self) -> None:
         self.events.ask_again()
         for work in (*self.parts.upkeep(), self.activity.run()):
-            self._spawn(work)
+            self._tasks.spawn(work)
         if not self._is_store_up:
-            self._spawn(self._keep_starting_store())
+            self._tasks.spawn(self._keep_starting_store())
         self.health.serving = True
 
     @property
@@ -443,12 +444,6 @@ class Gateway:
         ports = [self.status.port] if self.admin is None else [self.status.port, self.admin.port]
         await asyncio.gather(*(port.stop() for port in ports))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(_log_failure)
-        task.add_done_callback(self._tasks.remove)
-        self._tasks.append(task)
-
 
 def environment_of(config: Config) -> Environment:
     witness = WitnessFiles(config.state_dir / "witness")
@@ -491,8 +486,3 @@ async def start_aside(name: str, server: SidePort, address: Address, before: Sid
 
 def _must_not_be_used(error: StartRefused) -> StartError:
     return StartError(f"the durable store must not be used: {error}")
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("a task of the gateway failed because of a bug", exc_info=error)

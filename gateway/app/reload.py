@@ -20,11 +20,11 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import uuid4
 
 from gateway import CommandError
@@ -32,7 +32,7 @@ from gateway.app.host import Stamp, expiries_of, stamps_of
 from gateway.app.life import StartError
 from gateway.config import Config, ConfigError, changes, digest_of
 from gateway.config.effective import NEEDS_RESTART, effective
-from gateway.observe.logs import Logs
+from gateway.observe.logs import Logs, Tasks
 from gateway.observe.metrics import Metrics, ReloadResult
 from gateway.observe.status import Health
 from gateway.store.base import end_tasks
@@ -156,8 +156,6 @@ def _drop_dead(directory: Path) -> None:
 # -- reload ------------------------------------------------------------------------------------------------------------
 
 
-_T = TypeVar("_T")
-
 _LOOK_SECONDS: Final = 60.0
 _RELOAD: Final = "reload"
 SHOW: Final = "configuration"
@@ -230,7 +228,7 @@ class Server(ABC):
     def reload_soon(self) -> None:
         """Read the file again without waiting for the report, which is logged."""
         if self._reloading is not None:
-            self._reloading.spawn(self._reloading.reload())
+            self._reloading.tasks.spawn(self._reloading.reload())
 
     def _lines_dropped(self) -> int:
         return 0 if self._logs is None else self._logs.dropped
@@ -251,7 +249,8 @@ class Reloading:
         self._stamps: dict[Path, Stamp] = stamps_of(server.config)
         self._refused_stamps: dict[Path, Stamp] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = Tasks("a reload failed because of a bug; what was in force stays")
+        """What is done until `stop`."""
         self._is_stopped = False
         self._socket = ControlSocket(server.config.state_dir, self._respond)
 
@@ -270,13 +269,13 @@ class Reloading:
         except BaseException:
             await self.stop()
             raise
-        self.spawn(self._keep_looking())
+        self.tasks.spawn(self._keep_looking())
 
     async def stop(self) -> None:
         """End both. A reload that is under way is given up, and what was in force stays; later ones are refused."""
         self._is_stopped = True
         self._socket.close()
-        await end_tasks(self._tasks)
+        await end_tasks(self.tasks)
 
     async def reload(self) -> Report:
         """Read the file and put it in force; never raises. Safe to repeat."""
@@ -357,23 +356,11 @@ class Reloading:
     async def _respond(self, command: str) -> dict[str, Any]:
         if command == _RELOAD:
             # The caller may leave; the reload goes on.
-            return (await asyncio.shield(self.spawn(self.reload()))).document
+            return (await asyncio.shield(self.tasks.spawn(self.reload()))).document
         if command == SHOW:
             config, file = self._server.config, None if self._file is None else str(self._file)
             return {"hash": digest_of(config), "configuration": effective(config), "file": file}
         return {"detail": f"expected: {_RELOAD}, or {SHOW}"}
-
-    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Do it until `stop`."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a reload failed because of a bug; what was in force stays", exc_info=error)
 
 
 def _lowered(before: Config, after: Config) -> list[str]:

@@ -517,7 +517,7 @@ class Supervisor(Server):
         """An operator asked for it on a worker's admin port."""
         if self._reloading is None:
             raise RuntimeError("there is no file to read")
-        return self._reloading.spawn(self._reloading.reload())
+        return self._reloading.tasks.spawn(self._reloading.reload())
 
     # -- what changes -------------------------------------------------------------------------------------------------
 

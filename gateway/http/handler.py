@@ -543,15 +543,11 @@ class Handler:
             connection.on_gone = None
             served.requests -= 1
             self.busy.discard(connection)
-            if served.is_replaced or self._idle is not None:
-                self._request_ended(served)
+            if served.is_replaced:
+                served.request_ended()
+            if self._idle is not None and not self.busy and not self._idle.done():
+                self._idle.set_result(None)
         return exchange.keep_alive
-
-    def _request_ended(self, served: Served) -> None:
-        if served.is_replaced:
-            served.request_ended()
-        if self._idle is not None and not self.busy and not self._idle.done():
-            self._idle.set_result(None)
 
     def _examine(self, exchange: ClientExchange) -> Fault | None:
         """Find the route of the request, or that it is for the gateway itself, and why it is refused, if it is."""

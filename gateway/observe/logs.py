@@ -9,19 +9,20 @@ library's debug lines may hold what clients sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from logging import DEBUG, INFO, WARNING
 from queue import SimpleQueue
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, TypeVar, assert_never
 from uuid import UUID
 
 import orjson
@@ -39,6 +40,31 @@ from gateway.observe.facts import (
     UpstreamChanged,
     Value,
 )
+
+T = TypeVar("T")
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+class Tasks(set[asyncio.Task[Any]]):
+    """Tasks that nobody awaits: held until they end, because the loop keeps none alive. What one of them raises is a
+    bug, and logged with this text."""
+
+    def __init__(self, failed: str) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logging.getLogger("gateway").error("%s", self._failed, exc_info=error)
+
 
 # -- writer ------------------------------------------------------------------------------------------------------------
 # Writes lines of the log on a descriptor, without ever blocking the code that logs.

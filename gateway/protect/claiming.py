@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -42,6 +43,7 @@ from gateway.core.outcome import end_unused
 from gateway.core.recovery import Resend, may_recover
 from gateway.core.verdict import Claimable, Doubt
 from gateway.observe.facts import Events, LeaseLost, LoopStalled
+from gateway.observe.logs import Tasks
 from gateway.protect.request import Request
 from gateway.protect.route import Route
 from gateway.store.base import (
@@ -54,6 +56,7 @@ from gateway.store.base import (
     Unreadable,
     Unstorable,
     boot_seconds,
+    end_tasks,
 )
 from gateway.store.files import NO_PLACE, AttemptFiles
 from gateway.upstream.connection import NEVER, Sweep
@@ -436,16 +439,12 @@ class Claiming:
 
     async def close(self, patience_seconds: float = 0.0) -> int:
         """Give up the claims still pursued after that time; their leases lapse. Returns how many there were."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(patience_seconds):
                 await self.wait_pursuits_ended()
-        except TimeoutError:
-            pass
-        tasks = list(self.pursuits)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return len(tasks)
+        left = len(self.pursuits)
+        await end_tasks(self.pursuits)
+        return left
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
@@ -500,7 +499,7 @@ class Leases:
     """What is renewed, in the order of the grants: whoever ends an attempt takes its lease out."""
     margin_seconds: float = field(init=False)
     stalled_from_seconds: float = field(init=False)
-    renewals: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    renewals: Tasks = field(init=False, default_factory=lambda: Tasks("a renewal failed because of a bug"))
 
     def __post_init__(self) -> None:
         self.margin_seconds = max(1.0, self.lease_seconds / 6)
@@ -540,14 +539,7 @@ class Leases:
         for lease in self.held:
             if lease.renew_at_seconds <= now and not lease.is_renewing:
                 lease.is_renewing = True
-                task = asyncio.get_running_loop().create_task(self._renew(lease))
-                self.renewals.add(task)
-                task.add_done_callback(self._renewal_ended)
-
-    def _renewal_ended(self, task: asyncio.Task[None]) -> None:
-        self.renewals.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a renewal failed because of a bug", exc_info=error)
+                self.renewals.spawn(self._renew(lease))
 
     async def run(self) -> None:
         """Call `run_once` for ever. The time before counts as no stall: a store may have taken long to start."""
@@ -557,9 +549,7 @@ class Leases:
                 self.run_once()
                 await asyncio.sleep(self.pass_seconds)
         finally:
-            for task in self.renewals:
-                task.cancel()
-            await asyncio.gather(*self.renewals, return_exceptions=True)
+            await end_tasks(self.renewals)
 
     def _beat(self, now: float) -> None:
         self.stalled_from_seconds = now + self.lease_seconds / 3

@@ -20,6 +20,7 @@ from gateway.core.operation import MICROSECONDS, Content, Snapshot, State
 from gateway.core.recovery import Probe, for_repeats
 from gateway.core.verdict import Claimable, Doubt, Fetch, Refuse, Replay, Undelivered, Verdict, Wait
 from gateway.observe.facts import Events, RepeatNoticed, RepeatResult
+from gateway.observe.logs import Tasks
 from gateway.protect.accepting import Accepting
 from gateway.protect.claiming import Leases
 from gateway.protect.compose import (
@@ -38,7 +39,7 @@ from gateway.protect.probing import Prober
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request, Slices, scope_name
 from gateway.protect.route import AcceptPolicy, Route
-from gateway.store.base import Indefinite, Store, StoreError
+from gateway.store.base import Indefinite, Store, StoreError, end_tasks
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
 #
@@ -129,10 +130,7 @@ class Waiting:
     async def close(self) -> None:
         """End every reader. Requests that wait now get what was read last; later ones get None."""
         self._is_closed = True
-        tasks = [reader.task for reader in self._readers.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(reader.task for reader in self._readers.values())
 
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
@@ -309,7 +307,11 @@ class Duplicates:
         """How long this request may still wait. Earlier waits, for a probe or another operation, count."""
         now = self.loop.time()
         if request.wait_until is None:
-            wait_seconds, request.preferred = _wait_limit(request)
+            policy, preferred = request.route.in_flight, wait_preference(request.head.headers)
+            wait_seconds = policy.wait
+            if preferred is not None:
+                wait_seconds = min(preferred, policy.max_wait)
+                request.preferred = int(wait_seconds)
             request.wait_until = now + wait_seconds
             request.waits_from_seconds = time.monotonic() - request.began
         return max(0.0, request.wait_until - now)
@@ -325,15 +327,6 @@ class Duplicates:
             return await wait(*args, **kwargs)
         finally:
             self.waiters_on[route.name] -= 1
-
-
-def _wait_limit(request: Request) -> tuple[float, int | None]:
-    """How long a duplicate waits, in seconds, and the preference of its caller where that decided."""
-    policy = request.route.in_flight
-    preferred = wait_preference(request.head.headers)
-    if preferred is None:
-        return policy.wait, None
-    return min(preferred, policy.max_wait), min(preferred, int(policy.max_wait))
 
 
 def with_preference(reply: Reply, preferred: int | None) -> Reply:
@@ -370,7 +363,7 @@ class Repeats:
         self._clock = clock
         # By content: the operation that had it first, and until when, the oldest first.
         self._seen: OrderedDict[bytes, tuple[UUID, float]] = OrderedDict()
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._lookups = Tasks("a repeat was not looked up because of a bug")
 
     def count(self, request: Request) -> None:
         """A request is about to be executed or was accepted: count it if its caller sent it before."""
@@ -384,9 +377,7 @@ class Repeats:
             if first != operation_id:
                 self._publish(request, RepeatResult.COUNTED, first)
             elif self._first_of is not None and len(self._lookups) < _LOOKUPS_MAX:
-                task = asyncio.get_running_loop().create_task(self._look_up(request, content, self._first_of))
-                self._lookups.add(task)
-                task.add_done_callback(self._lookups.discard)
+                self._lookups.spawn(self._look_up(request, content, self._first_of))
 
     def refuse(self, request: Request, first: UUID) -> Reply:
         """Rule 17: the reply to a request whose content another operation holds."""
@@ -394,9 +385,7 @@ class Repeats:
         return request.refuse(Verdict.LIKELY_DUPLICATE, first_operation=first)
 
     async def close(self) -> None:
-        for task in self._lookups:
-            task.cancel()
-        await asyncio.gather(*self._lookups, return_exceptions=True)
+        await end_tasks(self._lookups)
 
     def _remember(self, content: Content, operation_id: UUID) -> UUID:
         """The operation that had the content first: this one, if no other had."""

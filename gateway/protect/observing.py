@@ -46,7 +46,7 @@ from gateway.protect.identification import Identifying
 from gateway.protect.reply import Reply, RequestBody, ResponseStream, read_document
 from gateway.protect.request import Request, TakenBody, Untouched
 from gateway.protect.route import Route
-from gateway.store.base import StoreError
+from gateway.store.base import StoreError, end_tasks
 from gateway.store.operations import ObservationStore
 from gateway.upstream import Lost, NotSent, UpstreamResponse
 
@@ -419,9 +419,7 @@ class Observing:
         except TimeoutError:
             while self._waiting:
                 self._forget(self._waiting.popleft(), DropReason.STORE)
-        for task in self._identifications:
-            task.cancel()
-        await asyncio.gather(*self._identifications, return_exceptions=True)
+        await end_tasks(self._identifications)
 
     def _take(self, *, is_last: bool = False) -> list[Sighting]:
         """Some of those that may be judged: every request that began before them has ended, or takes too long."""

@@ -27,6 +27,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -81,7 +82,7 @@ from gateway.protect.inbox import signed_again
 from gateway.protect.journaling import Journaling
 from gateway.protect.reply import Reply, read_document
 from gateway.protect.request import Request, Slices, request_info
-from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable
+from gateway.store.base import Indefinite, NotApplied, Store, StoreError, Unstorable, end_tasks
 from gateway.store.files import NO_PLACE, AttemptFiles
 from gateway.upstream import Lost, NotSent, SentNothing, TooLong, UpstreamResponse
 
@@ -700,15 +701,11 @@ class Operations:
     async def drain(self, timeout_seconds: float) -> Drained:
         """Wait for the operations in flight; after `timeout_seconds`, end the remaining ones by their final
         commands."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await self.wait_ended()
-        except TimeoutError:
-            pass
         left = list(self.in_flight.values())
-        for operation in left:
-            operation.task.cancel()
-        await asyncio.gather(*(operation.task for operation in left), return_exceptions=True)
+        await end_tasks(operation.task for operation in left)
         for operation in left:
             if self.in_flight.get(operation.request.identity.operation_id.int) is operation:
                 # Its task was cancelled before its first step.

@@ -49,7 +49,7 @@ from gateway.observe.facts import Events, ProbeFinding, ProbeMade
 from gateway.protect.reply import read_document
 from gateway.protect.request import Slices
 from gateway.protect.route import Route
-from gateway.store.base import Store, StoreError
+from gateway.store.base import Store, StoreError, end_tasks
 from gateway.store.operations import PROBE_FLOOR_US, RECOVERY_LEASE_US_MAX
 from gateway.upstream import Lost, TooLong, UpstreamResponse
 
@@ -282,10 +282,7 @@ class Prober:
     async def close(self) -> None:
         """End every probe. Requests that wait now or later get None."""
         self._is_closed = True
-        tasks = [inquiry.task for inquiry in self._inquiries.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(inquiry.task for inquiry in self._inquiries.values())
 
 
 def _why(finding: Finding) -> str:

@@ -109,7 +109,7 @@ drained-for-another-time: what is in flight at a stop gets another time than was
 +30.0
 nobody-renews: no lease is renewed, so that every slow operation comes into doubt
   app/gateway.py tests/http/gateway/test_times.py::test_a_slow_operation_keeps_its_claim
--            self._spawn(self.parts.leases.run())
+-            self._tasks.spawn(self.parts.leases.run())
 refused-reload-ends-what-serves: what a reload put in force is given up by the next one that is refused before workers
     prepare anything
   app/worker.py tests/app/test_reload.py::test_a_port_that_is_taken[two-workers]

@@ -62,7 +62,7 @@ from gateway.protect.journaling import Journaling
 from gateway.protect.observing import Observing
 from gateway.protect.operation import Drained
 from gateway.protect.probing import PROBES_MAX, Prober
-from gateway.protect.regions import Region, Regions
+from gateway.protect.regions import Regions
 from gateway.protect.request import Request, Spool, UploadSlots
 from gateway.protect.resource import StatusResource
 from gateway.protect.route import ClientFor, edge_route, route_of, shape_of, target_of
@@ -735,10 +735,10 @@ def _regions_of(
     regions = config.regions
     if regions is None:
         return None
-    homes = [
-        Region(home.name, client_for(config.upstream.model_copy(update={"url": home.url, "tls": home.tls})))
+    homes = {
+        home.name: client_for(config.upstream.model_copy(update={"url": home.url, "tls": home.tls}))
         for home in regions.homes
-    ]
+    }
     return Regions(regions.here, homes, regions.key.get_secret_value(), events, wall_seconds=wall_seconds)
 
 

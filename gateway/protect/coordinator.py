@@ -46,7 +46,7 @@ from gateway.protect.inbox import Receiving
 from gateway.protect.journaling import Journaling
 from gateway.protect.operation import Drained, Operation, Operations
 from gateway.protect.probing import Prober
-from gateway.protect.regions import Region, Regions
+from gateway.protect.regions import Regions
 from gateway.protect.reply import Reply, Source, ToFetch, refuse
 from gateway.protect.request import Request, Untouched, scope_name
 from gateway.protect.route import AcceptPolicy, Route
@@ -215,7 +215,7 @@ class Coordinator:
             is_journaled = not is_asked and self.journaling.journal.holds(operation_id)
         return request.refuse(Verdict.OVERLOADED, detail="Other requests keep changing the record of this key.")
 
-    async def _send_home(self, regions: Regions, home: Region, request: Request) -> Reply:
+    async def _send_home(self, regions: Regions, home: str, request: Request) -> Reply:
         """The reply of another region's gateway, which reports it; this one only counts what it sent there."""
         reply = await regions.send(
             home,

@@ -14,12 +14,11 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 from uuid import UUID
 
-from gateway.core import immutable
 from gateway.core.identity.body import framed
 from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.identity.key import home_of
@@ -43,41 +42,33 @@ _NO_PEER: Final = b"-"
 _UNVERIFIED: Final = "The request came from another region, and that could not be verified."
 
 
-@immutable
-class Region:
-    """One region: its name, and the client of its gateways."""
-
-    name: str
-    upstream: Upstream
-
-
 class Regions:
     """The regions, as one of them sees it. Lives on one event loop."""
 
     def __init__(
         self,
         here: str,
-        homes: Sequence[Region],
+        homes: Mapping[str, Upstream],
         secret: bytes,
         events: Events,
         *,
         wall_seconds: Callable[[], float] = time.time,
     ) -> None:
-        """`homes` are all regions, in the same order everywhere; `here` is the name of one of them. `wall_seconds`
-        returns Unix time."""
+        """`homes` are the clients of the gateways of all regions, in the same order everywhere; `here` is the name of
+        one of them. `wall_seconds` returns Unix time."""
         self._here = here
-        self._homes = {home.name: home for home in homes}
-        self._names = tuple(self._homes)
+        self._homes = homes
+        self._names = tuple(homes)
         self._secret = secret
         self._events = events
         self._wall_seconds = wall_seconds
         self.in_progress = 0
         """How many requests wait for a gateway of another region."""
 
-    def elsewhere(self, operation_id: UUID) -> Region | None:
+    def elsewhere(self, operation_id: UUID) -> str | None:
         """The region that this operation is at home in; None if that is this one."""
         name = home_of(operation_id, self._names)
-        return None if name == self._here else self._homes[name]
+        return None if name == self._here else name
 
     def receive(self, request: Request, shape: Shape) -> Reply | None:
         """Give the request the hop of its client, if a gateway of another region sent it here; or refuse it."""
@@ -93,7 +84,7 @@ class Regions:
 
     async def send(
         self,
-        home: Region,
+        home: str,
         head: RequestHead,
         body: OutboundBody,
         hop: Hop,
@@ -107,13 +98,13 @@ class Regions:
             _LOG.error(
                 "region %s sent a request here that is at home in %s: the regions have different configurations",
                 hop.region,
-                home.name,
+                home,
             )
             detail = "The regions do not agree where this operation is at home."
             return refuse(Verdict.STORE_UNAVAILABLE, shape=shape, operation_id=operation_id, detail=detail)
         self.in_progress += 1
         try:
-            result = await home.upstream.exchange(
+            result = await self._homes[home].exchange(
                 region_request(head, self._signed(head, hop, home)),
                 body,
                 protected=True,
@@ -128,23 +119,23 @@ class Regions:
                 return passed_on(result, _verdict_in(result), region_response_headers(result.head.headers))
             case NotSent(reason, detail):
                 self._publish(home, RegionResult.UNREACHED, f"{reason}: {detail}")
-                detail = f"Region {home.name}, where this operation is at home, cannot be reached."
+                detail = f"Region {home}, where this operation is at home, cannot be reached."
                 return refuse(Verdict.STORE_UNAVAILABLE, shape=shape, operation_id=operation_id, detail=detail)
             case Lost(reason, detail):
                 # It may run there. A repeat finds that out, as long as it has the same key.
                 self._publish(home, RegionResult.LOST, f"{reason}: {detail}")
-                detail = f"Region {home.name}, where this operation is at home, did not answer."
+                detail = f"Region {home}, where this operation is at home, did not answer."
                 return refuse(Verdict.IN_DOUBT, shape=shape, status=503, operation_id=operation_id, detail=detail)
             case _:
                 assert_never(result)
 
-    def _publish(self, home: Region, result: RegionResult, detail: str = "") -> None:
-        self._events.publish(RegionAsked(home.name, result, detail))
+    def _publish(self, home: str, result: RegionResult, detail: str = "") -> None:
+        self._events.publish(RegionAsked(home, result, detail))
 
-    def _signed(self, head: RequestHead, hop: Hop, home: Region) -> bytes:
+    def _signed(self, head: RequestHead, hop: Hop, home: str) -> bytes:
         at = b"%d" % int(self._wall_seconds())
         parts = (self._here.encode(), at, hop.address or _NO_PEER, hop.scheme)
-        return b" ".join((*parts, self._signature(head, home.name, parts)))
+        return b" ".join((*parts, self._signature(head, home, parts)))
 
     def _hop_by(self, values: Sequence[bytes], head: RequestHead) -> Hop | str:
         """The hop that the header gives, or why it is not believed."""

@@ -7,7 +7,7 @@ from tests.defects.defect import read
 DEFECTS = read(r"""
 home-claimed-elsewhere: a region claims what is at home in another one, so that a key runs in both
   protect/regions.py tests/http/gateway/test_regions.py::test_a_key_runs_once_whichever_region_it_meets
--return None if name == self._here else self._homes[name]
+-return None if name == self._here else name
 +return None
 region-unsigned: a client says whose connection it is, and is believed
   protect/regions.py tests/http/gateway/test_regions.py::test_what_was_signed_is_for_one_request_and_one_region

@@ -17,7 +17,7 @@ from gateway.core.identity.caller import Hop, hop_from
 from gateway.core.message import IndexedHeaders, RequestHead, header_values
 from gateway.observe.facts import Events
 from gateway.protect.forwarding import REGION_HEADER
-from gateway.protect.regions import Region, Regions
+from gateway.protect.regions import Regions
 from gateway.protect.reply import PROBLEM
 from gateway.protect.request import Request, TakenBody
 from gateway.upstream import Upstream, UpstreamSettings
@@ -229,9 +229,9 @@ async def sent(clock: _Clock) -> AsyncIterator[tuple[Regions, RequestHead]]:
     """What eu sends to us, as it arrives there; and us."""
     async with RecordingUpstream() as gateway:
         client = Upstream(UpstreamSettings("127.0.0.1", gateway.port))
-        homes = [Region(name, client) for name in NAMES]
+        homes = dict.fromkeys(NAMES, client)
         eu, us = (Regions(name, homes, b"s" * 32, Events(), wall_seconds=clock) for name in NAMES)
-        reply = await eu.send(homes[1], HEAD, b"{}", CLIENT, shape=PROBLEM, operation_id=UUID(int=1), wait_seconds=5.0)
+        reply = await eu.send(NAMES[1], HEAD, b"{}", CLIENT, shape=PROBLEM, operation_id=UUID(int=1), wait_seconds=5.0)
         assert reply.status == 200
         request = gateway.requests[0]
         await client.close()

@@ -117,7 +117,9 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
         signals.start_ended()
         await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
-            _LOG.info("stopping: %s", _what_follows(server.config, server))
+            shutdown = server.config.shutdown
+            serving = f"serving for another {shutdown.delay:g} s, then " if shutdown.delay else ""
+            _LOG.info("stopping: %sup to %g s for %s", serving, shutdown.drain_timeout, server.in_flight)
         stop.cancel()
         code = await server.stop()
         if server.failed.done():
@@ -132,12 +134,6 @@ async def run_until_signal(config: Config, build: Callable[[Logs], Server], *, w
     finally:
         signals.end()
         logs.close()
-
-
-def _what_follows(config: Config, server: Server) -> str:
-    shutdown = config.shutdown
-    serving = f"serving for another {shutdown.delay:g} s, then " if shutdown.delay else ""
-    return f"{serving}up to {shutdown.drain_timeout:g} s for {server.in_flight}"
 
 
 async def _started(server: Server, stop: asyncio.Task[Any]) -> bool:

@@ -19,7 +19,7 @@ from gateway.config.delivery import RouteDelivery, RouteUpstream
 from gateway.config.leaf import Address
 from gateway.config.models import WORKERS_MAX, Admin
 from gateway.config.section import DIVIDED, Section
-from gateway.http.server import Edge, Listener, ListenError, listen_fault
+from gateway.http.server import Edge, Listener, ListenError, bound_socket, listen_fault
 from gateway.upkeep.activity import Save
 
 # -- cpus --------------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def bind_seats(address: Address, count: int) -> dict[int, Seat]:
         addresses = _resolved(address)
         for number in range(1, count + 1):
             # For port 0 the system chooses the first port; the other seats use the same one.
-            seats[number] = tuple(_bound(family, sockaddr) for family, sockaddr in addresses)
+            seats[number] = tuple(bound_socket(family, sockaddr, is_shared=True) for family, sockaddr in addresses)
             addresses = [(sock.family, sock.getsockname()) for sock in seats[number]]
     except OSError as error:
         close_seats(seats)
@@ -220,21 +220,5 @@ def _resolved(address: Address) -> list[tuple[int, Any]]:
     for family, sockaddr in addresses:
         if sockaddr[1]:
             # Without SO_REUSEPORT, to notice any process that listens there already, also another gateway.
-            _bound(family, sockaddr, is_shared=False).close()
+            bound_socket(family, sockaddr).close()
     return addresses
-
-
-def _bound(family: int, sockaddr: Any, *, is_shared: bool = True) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setblocking(False)
-        sock.bind(sockaddr)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

@@ -21,6 +21,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -192,7 +193,8 @@ class Worker(Generations):
         sockets = {
             seat: tuple(socket.socket(fileno=each) for each in descriptors) for seat, descriptors in seats.items()
         }
-        super().__init__(config, logs, Handed(number, sockets, self._ask_to_save), reload=self._ask_reload)
+        handed = Handed(number, sockets, partial(channel.ask, "save_activity"))
+        super().__init__(config, logs, handed, reload=partial(channel.ask, "reload"))
         self._channel = channel
         self._preparing: asyncio.Task[Gateway] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -251,16 +253,6 @@ class Worker(Generations):
             await asyncio.wait((preparing,))
             if not preparing.cancelled() and preparing.exception() is None:
                 await preparing.result().give_up()
-
-    # -- calls of the supervisor --------------------------------------------------------------------------------------
-
-    async def _ask_reload(self) -> Report:
-        """For the admin port: the supervisor's reload."""
-        report: Report = await self._channel.ask("reload")
-        return report
-
-    def _ask_to_save(self, service: str, rows: Rows) -> asyncio.Future[bool | None]:
-        return self._channel.ask("save_activity", service, rows)
 
     def _send_report(self) -> None:
         self._channel.call("take_report", self.metrics.take(), self.health)

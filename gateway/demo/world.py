@@ -277,12 +277,6 @@ EXPIRED: Final = "sk_test_expired"
 _OBJECTS: Final = {"charge": ("ch", "source"), "payment_intent": ("pi", "payment_method"), "payout": ("po", None)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    made: dict[str, Any]
-    operation: str
-
-
 class Service:
     """`async with service`: serves these routes on host and `port`; port 0 is any free one. What is in progress at the
     end has `stop_seconds`. Raises `OSError` when it cannot listen."""
@@ -347,7 +341,8 @@ class CardService(Service):
             web.post("/webhooks/stripe", self._take_webhook),
         )
         super().__init__(host, port, routes, _SLOW_SECONDS + 1)
-        self._ledger: deque[_Entry] = deque(maxlen=_LEDGER_CHARGES_MAX)
+        # What it made, and by which operation of the gateway.
+        self._ledger: deque[tuple[dict[str, Any], str]] = deque(maxlen=_LEDGER_CHARGES_MAX)
         self._numbers = {kind: itertools.count(1) for kind in _OBJECTS}
         self._delay = delay
         self._charged = charged
@@ -379,7 +374,7 @@ class CardService(Service):
             await self._delay()
         made = {"id": f"{prefix}_{next(self._numbers[kind])}", "object": kind, "amount": amount, "currency": currency}
         made |= ({} if parameter is None else {parameter: card}) | {"status": "succeeded"}
-        self._ledger.append(_Entry(made, request.headers.get("Idempotency-Operation", "")))
+        self._ledger.append((made, request.headers.get("Idempotency-Operation", "")))
         if self._charged is not None:
             await self._charged()
         if fate == "tok_error":
@@ -402,11 +397,11 @@ class CardService(Service):
         return _found(next((each for each in made if each["id"] == request.match_info["id"]), None))
 
     async def _find(self, request: web.Request) -> web.Response:
-        operation = request.match_info["operation"]
-        return _found(next((entry.made for entry in self._ledger if entry.operation == operation), None))
+        asked = request.match_info["operation"]
+        return _found(next((made for made, operation in self._ledger if operation == asked), None))
 
     def _made(self, kind: str) -> list[dict[str, Any]]:
-        return [entry.made for entry in self._ledger if entry.made["object"] == kind]
+        return [made for made, _ in self._ledger if made["object"] == kind]
 
 
 async def _parameters(request: web.Request) -> dict[str, Any]:

@@ -25,7 +25,6 @@ This uses private names of aiohttp, each for a reason; `tests/http/edge/test_aio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import re
 import socket
@@ -45,6 +44,7 @@ from aiohttp.streams import StreamReader
 from gateway.core.identity.caller import ClientCertificate, Hop, hop_from, read_certificate
 from gateway.protect.ambiguity import Fault
 from gateway.protect.reply import Cut, RequestCut
+from gateway.upstream.connection import reset_on_close
 
 if TYPE_CHECKING:
     from gateway.http.passthrough import ClientTunnel
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 Message: TypeAlias = RawRequestMessage
 Payload: TypeAlias = StreamReader
 
-RST_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # What of a body is read before anybody asked for it is twice as much, and may be held on every connection.
 _READ_BYTES: Final = 8 * 1024
 # Less of a request than this is not reported: it is as little as a connection takes without one.
@@ -480,8 +479,7 @@ class ClientConnection(web.RequestHandler):
             return
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
+            reset_on_close(sock)
         transport.abort()
 
     def linger(self) -> None:

@@ -34,7 +34,6 @@ from aiohttp import web
 
 from gateway.core.message import bracketed
 from gateway.http.connection import (
-    RST_ON_CLOSE,
     SMALL_BYTES,
     ClientConnection,
     EdgeSettings,
@@ -45,6 +44,7 @@ from gateway.http.handler import Handler, Served
 from gateway.observe.facts import Events
 from gateway.protect.request import Slices
 from gateway.upstream import keep_alive
+from gateway.upstream.connection import reset_on_close
 
 # How long accepting may go on in one turn.
 _ACCEPT_SECONDS: Final = 0.002
@@ -355,8 +355,8 @@ class Edge:
     def _take(self, sock: socket.socket) -> None:
         """Serve a connection that was accepted, or turn it away."""
         if self._is_full:
-            with sock, contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
+            with sock:
+                reset_on_close(sock)
             return
         if self._tls is not None:
             self._handshakes.begin(sock, self._tls)
@@ -548,17 +548,29 @@ async def _bound(host: str | None, port: int) -> list[socket.socket]:
     socks: list[socket.socket] = []
     try:
         for family, sockaddr in dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found):
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            socks.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(sockaddr)
+            socks.append(bound_socket(family, sockaddr))
     except BaseException:
         for sock in socks:
             sock.close()
         raise
     return socks
+
+
+def bound_socket(family: int, sockaddr: Any, *, is_shared: bool = False) -> socket.socket:
+    """A socket to listen with on an address, beside others that are `is_shared` there. Raises OSError."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind(sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def listen_fault(host: str | None, port: int, error: OSError) -> str:

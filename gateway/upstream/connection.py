@@ -881,8 +881,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.give_back(self, receiver)
 
     def _reset(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+        reset_on_close(self._socket)
         self._transport.abort()
 
     async def _send_body(
@@ -933,6 +932,12 @@ def _ended(receiver: ResponseReceiver) -> tuple[Unknown, str]:
     if receiver.has_begun:
         return Unknown.TRUNCATED, "the connection ended inside the response"
     return Unknown.CLOSED, "the connection ended before a response"
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Have the end of the connection be an RST, with which what has yet to leave is dropped."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
 
 
 class FileReader:

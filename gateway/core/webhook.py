@@ -351,11 +351,10 @@ class Refused:
 
 @immutable
 class Verified:
-    """The message comes from the sender. `signed_at` is the signed Unix time in seconds, if the scheme has one."""
+    """The message comes from the sender."""
 
     scheme: Scheme
     secret_ids: tuple[str, ...]
-    signed_at: int | None
 
 
 Content = tuple[bytes | None, ...]
@@ -390,9 +389,8 @@ def verify(
         return Refused(Fault.MISSING)
     if isinstance(claim := _claim(scheme, headers), Refused):
         return claim
-    signed_at = claim.signed_at
     if scheme.time is not None:
-        if signed_at is None:
+        if (signed_at := claim.signed_at) is None:
             return Refused(Fault.INVALID)
         if abs(now - signed_at) > tolerance_seconds:
             return Refused(Fault.STALE)
@@ -401,7 +399,7 @@ def verify(
     signers = [secret.id for secret in living(secrets, now) if _is_signer(scheme, secret, claim, body)]
     if not signers:
         return Refused(Fault.INVALID)
-    return Verified(scheme, tuple(signers), signed_at)
+    return Verified(scheme, tuple(signers))
 
 
 def sign(scheme: Scheme, secrets: Sequence[Secret], body: Body, *, now: int, event_id: bytes = b"") -> Headers:
@@ -631,7 +629,6 @@ class VerifiedEvent:
 
     key: Key
     secret_ids: tuple[str, ...]
-    signed_at: int | None = None
 
 
 @immutable
@@ -671,7 +668,7 @@ def examine_message(
     spec = event_key(scheme, guards_content=inbox.guards_content)
     key = spec.find_key(by_name, body)
     if isinstance(key, Key):
-        return VerifiedEvent(key, signers, verified.signed_at)
+        return VerifiedEvent(key, signers)
     return Unidentified(spec, key.detail if isinstance(key, KeyFault) else None, signers)
 
 

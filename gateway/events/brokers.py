@@ -23,6 +23,7 @@ from gateway.core.operation import MICROSECONDS
 from gateway.core.outbox import BROKER_SCHEDULE_US, PublishedEvent
 from gateway.events.relay import Publication, Sink, SinkUnusable, reason
 from gateway.observe.facts import PublicationResult as Result
+from gateway.observe.logs import Tasks
 from gateway.upstream.connect import PemError, client_context
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class KafkaSink(Sink):
         self._timeout_seconds = timeout_seconds
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
-        self._discarded: set[asyncio.Task[None]] = set()
+        self._discarded = Tasks("a producer could not be closed")
         self._connections = _Connections(settings.servers)
 
     async def open(self) -> None:
@@ -165,9 +166,7 @@ class KafkaSink(Sink):
         """Use another producer from here on, and let this one end by itself."""
         if self._producer is producer:
             self._producer = None
-            task = asyncio.get_running_loop().create_task(_end(producer))
-            self._discarded.add(task)
-            task.add_done_callback(self._discarded.discard)
+            self._discarded.spawn(_end(producer))
 
 
 async def _end(producer: AIOKafkaProducer) -> None:

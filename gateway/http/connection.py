@@ -163,11 +163,7 @@ class MemoryBudget:
         self._bytes_max = bytes_max
         self._clock = clock
         self._held: dict[Holder, _Held] = {}
-        self._bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
+        self.held_bytes = 0
 
     @contextmanager
     def held(self, holder: Holder, size_bytes: int) -> Iterator[None]:
@@ -181,10 +177,10 @@ class MemoryBudget:
     def hold(self, holder: Holder, size_bytes: int) -> None:
         """Set the bytes held for this client. 0 ends that."""
         before = self._held.pop(holder, None)
-        self._bytes += size_bytes - (0 if before is None else before.size_bytes)
+        self.held_bytes += size_bytes - (0 if before is None else before.size_bytes)
         if size_bytes:
             self._held[holder] = _Held(size_bytes, self._clock() if before is None else before.since)
-        if self._bytes > self._bytes_max:
+        if self.held_bytes > self._bytes_max:
             self._make_room()
 
     def _make_room(self) -> None:
@@ -201,9 +197,9 @@ class MemoryBudget:
 
         share = len(self._held) // _SHARE
         # The bytes of a single client have a limit of their own.
-        while (self._bytes > self._bytes_max or share > 0) and len(self._held) > 1:
+        while (self.held_bytes > self._bytes_max or share > 0) and len(self._held) > 1:
             for holder in nlargest(max(1, share), self._held, key=rank):
-                self._bytes -= self._held.pop(holder).size_bytes
+                self.held_bytes -= self._held.pop(holder).size_bytes
                 holder.abort()
             share = 0
 

@@ -387,8 +387,7 @@ class Pending:
             started, included = self._clock(), count.added
             if started - count.read_seconds >= _FRESH_SECONDS:
                 waiting = await self._store.cold.count_pending(self._service, *_scope_of(request), limit)
-                count.set(waiting, included)
-                count.read_seconds = started
+                count.counted, count.included, count.read_seconds = waiting, included, started
         return count
 
     def _of_route(self, request: Request) -> tuple[_Count, _Count]:
@@ -402,12 +401,12 @@ class Pending:
     def _set(self, route_name: str, counts: tuple[_Count, _Count], included: Mapping[_Count, int]) -> None:
         waiting = self._backlog.waiting.get(route_name, _NOTHING_WAITS)
         for count, counted in zip(counts, (waiting.accepted, waiting.request_bytes), strict=True):
-            count.set(counted, included.get(count, 0))
+            count.counted, count.included = counted, included.get(count, 0)
 
 
 class _Count:
-    """Requests or their bytes: `counted` by the store, all that were `added` here, of which the store has `included` so
-    many, and `under_way`."""
+    """Requests or their bytes: `counted` by the store, all that were `added` here, of which the store has `included`
+    the first so many, and `under_way`."""
 
     __slots__ = ("added", "counted", "included", "lock", "read_seconds", "under_way")
 
@@ -419,11 +418,6 @@ class _Count:
     @property
     def total(self) -> int:
         return self.counted + self.added - self.included + self.under_way
-
-    def set(self, counted: int, included: int) -> None:
-        """The store counted so many, among them the first so many of those that were `added`."""
-        self.counted = counted
-        self.included = included
 
 
 class ResultLost(Indefinite):

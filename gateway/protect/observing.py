@@ -41,6 +41,7 @@ from gateway.core.operation import microseconds
 from gateway.core.outcome import CONFLICT, meaning_of, resource_in, stored_response, windows_us
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import DropReason, Events, ObservationDropped, RequestObserved
+from gateway.observe.logs import Tasks
 from gateway.protect.ambiguity import ambiguity
 from gateway.protect.identification import Identifying
 from gateway.protect.reply import Reply, RequestBody, ResponseStream, read_document
@@ -304,7 +305,9 @@ class Observing:
     _under_way: OrderedDict[int, Sighting] = field(default_factory=OrderedDict, init=False)
     _waiting: deque[Sighting] = field(default_factory=deque, init=False)
     _work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _identifications: set[asyncio.Task[Observation | None]] = field(default_factory=set, init=False)
+    _identifications: Tasks = field(
+        default_factory=lambda: Tasks("an observed request was not identified because of a bug"), init=False
+    )
     _remembered: OrderedDict[UUID, list[Observation]] = field(default_factory=OrderedDict, init=False)
 
     # -- on the way of a request: nothing here waits ------------------------------------------------------------------
@@ -342,9 +345,7 @@ class Observing:
     def arrived(self, sighting: Sighting) -> None:
         """Its body is complete. Only the header needs to know now what it asks for."""
         if self.shows_header:
-            sighting.found = asyncio.get_running_loop().create_task(self._identified(sighting))
-            self._identifications.add(sighting.found)
-            sighting.found.add_done_callback(self._identifications.discard)
+            sighting.found = self._identifications.spawn(self._identified(sighting))
 
     def shown(self, sighting: Sighting, reply: Reply) -> Reply:
         """The reply with what enforcement would have done, where that is wanted."""

@@ -55,22 +55,17 @@ async def repeat(
     if not at_once:
         await sleep(pause_seconds * random.random())  # noqa: S311 -- spreads load, keeps no secret
     while True:
-        pause = await _result_of(run_pass)
+        pause: float | None = None
+        try:
+            pause = await run_pass()
+        except StoreError as error:
+            _LOG.debug("upkeep will be tried again: %s", error)
+        except Exception:  # noqa: BLE001 -- logged here; if the timer ended, upkeep would stop unnoticed
+            _LOG.exception("upkeep failed because of a bug, and will be tried again")
         failures = 0 if pause is not None else min(failures + 1, _FAILURES_DOUBLED_MAX)
         if pause is None:
             pause = min(pause_seconds * 2**failures, longest)
         await sleep(pause * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311
-
-
-async def _result_of(run_pass: Callable[[], Awaitable[float]]) -> float | None:
-    """The pause to make after it; None if it failed."""
-    try:
-        return await run_pass()
-    except StoreError as error:
-        _LOG.debug("upkeep will be tried again: %s", error)
-    except Exception:  # noqa: BLE001 -- logged here; if the timer ended, upkeep would stop unnoticed
-        _LOG.exception("upkeep failed because of a bug, and will be tried again")
-    return None
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

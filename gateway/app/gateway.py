@@ -111,10 +111,8 @@ class Gateway:
         observers += () if self._tracing is None else (self._tracing,)
         self.events = Events(self.health, *observers, count=self.metrics.counting)
         self._upstreams = Upstreams(config, self.events)
-        environment = environment or environment_of(config)
-        self._partitions_late = environment.partitions_late
+        environment = self._environment = environment or environment_of(config)
         self._journal = environment.journal
-        self._attempt_files = environment.attempt_files
         self.parts: Parts = Parts(
             config,
             environment,
@@ -167,7 +165,7 @@ class Gateway:
     async def start(self) -> None:
         """Serve, or stand by for `take_over`. Raises `StartError`, and then nothing is left open."""
         try:
-            self._attempt_files.open()
+            self._environment.attempt_files.open()
             await self._start_journal()
             if self._before is not None:
                 # Whatever can fail is behind it when the store remembers what this gateway serves.
@@ -307,7 +305,7 @@ class Gateway:
         """Close everything in reverse order, even if some of it fails."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._close_store)
-            stack.callback(self._attempt_files.close)
+            stack.callback(self._environment.attempt_files.close)
             stack.push_async_callback(self._journal.close)
             stack.push_async_callback(self._upstreams.close)
             stack.push_async_callback(self.parts.observed_callers.close)
@@ -345,7 +343,7 @@ class Gateway:
             },
             "fast_writes_dropped_total": stats.shed,
             "store_upkeep_owner": {duty.value: self.parts.turns.has(duty) for duty in Duty},
-            "partition_late_total": self._partitions_late(),
+            "partition_late_total": self._environment.partitions_late(),
             "purges_pending": self._store.purges_pending,
             "shared_note_lag_seconds": self.parts.guard.unshared_seconds,
             "log_lines_dropped_total": self._lines_dropped(),

@@ -563,13 +563,11 @@ class Leases:
             return
         finally:
             lease.is_renewing = False
-        if lease in self.held:
-            self._apply_result(lease, result, started)
-
-    def _apply_result(self, lease: Lease, result: Result, started_seconds: float) -> None:
+        if lease not in self.held:
+            return
         match result:
             case Applied(Snapshot(Record() as record, now_us)):
-                self.hold(record, now_us, started_seconds, lease)
+                self.hold(record, now_us, started, lease)
             case Applied(snapshot) | Lapsed(snapshot) | Fenced(snapshot):
                 lease.trusted_until_seconds = 0.0
                 lease.renew_at_seconds = float("inf")

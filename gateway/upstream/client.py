@@ -175,7 +175,8 @@ class UpstreamPool:
             idle_seconds = now - connection.idle_since
             is_young = now < connection.idle_until
             if is_young and not self._history.allows(idle_seconds, now):
-                self._learn_from_oldest(now)
+                if idle[0].is_quiet():
+                    self._history.survived(now - idle[0].idle_since)
                 return None
             take()
             connection.is_idle = False
@@ -397,11 +398,6 @@ class UpstreamPool:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._wake_one()
-
-    def _learn_from_oldest(self, now: float) -> None:
-        oldest = self._idle[0]
-        if oldest.is_quiet():
-            self._history.survived(now - oldest.idle_since)
 
     def _retire(self, connection: UpstreamConnection, now: float) -> None:
         """Close a connection that is no longer among the idle ones, and record how long it survived."""

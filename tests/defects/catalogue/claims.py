@@ -111,8 +111,8 @@ new-attempt-for-each-try: a claim whose answer was lost is said again as another
 +                    except Indefinite
 renewal-trusted-from-its-end: what remains of a lease is counted from when the answer came
   protect/claiming.py tests/protect/test_leases.py::test_a_slow_renewal_stretches_no_lease
--self._apply_result(lease, result, started)
-+self._apply_result(lease, result, self.clock())
+-self.hold(record, now_us, started, lease)
++self.hold(record, now_us, self.clock(), lease)
 claim-trusted-from-its-end: the first lease is counted from when the answer to the claim came
   protect/claiming.py tests/protect/test_claiming.py::test_a_grant_counts_from_before_its_call
 -return Granted(record, now_us, started,

@@ -366,7 +366,7 @@ async def capabilities(
     connection = await dialer.connect_ungreeted()
     try:
         async with asyncio.timeout(command_seconds):
-            (row,) = await connection.fetch(load("schema_settings"))
+            (row,) = await connection.fetch(load("schema_greeting"))
             found = list(_of_settings(row, durability))
             for name, query, consequence in _CALLS:
                 if name == "LISTEN" and dialer.pgbouncer:
@@ -401,7 +401,7 @@ async def _why_refused(connection: Connection, name: str, query: str) -> str:
 def _of_settings(row: Any, durability: Durability) -> Iterator[Capability]:
     is_old = row["major"] < SERVER_MAJOR_MIN
     yield Capability(row["version"], *("refused", f"{SERVER_MAJOR_MIN} or later is needed") if is_old else ("ok",))
-    is_standby = row["in_recovery"] or row["read_only"] == "on"
+    is_standby = row["in_recovery"] or row["read_only"]
     yield Capability("writes", *("refused", "it is a standby, or read-only") if is_standby else ("ok",))
     lost = losses(row, durability)
     for name in DURABILITY:

@@ -92,22 +92,6 @@ GRANT SELECT, UPDATE ON SEQUENCE idempotency_gateway.token TO {role};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA idempotency_gateway TO {role}
 
 -- name: schema_greeting
--- What a server must be like.
-SELECT
-    current_setting('server_version_num')::integer / 10000 AS major,
-    current_setting('transaction_read_only') = 'on' AS read_only,
-    current_setting('fsync') AS fsync,
-    current_setting('synchronous_commit') AS synchronous_commit,
-    current_setting('full_page_writes') AS full_page_writes,
-    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
-
--- name: schema_greeting_elsewhere
--- The same of an engine that has not all these settings.
-SELECT
-    current_setting('transaction_read_only') = 'on' AS read_only,
-    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
-
--- name: schema_settings
 -- What a server says of itself.
 SELECT
     current_setting('server_version_num')::integer / 10000 AS major,
@@ -117,4 +101,11 @@ SELECT
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('synchronous_standby_names') AS standbys,
     coalesce(current_setting('in_hot_standby', true) = 'on', false) AS in_recovery,
-    current_setting('transaction_read_only') AS read_only
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists
+
+-- name: schema_greeting_elsewhere
+-- The same of an engine that has not all these settings.
+SELECT
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    to_regclass('idempotency_gateway.epoch') IS NOT NULL AS exists

@@ -93,15 +93,6 @@ _FINISH: Final = f"{PROGRAM} migrate --finish"
 _NAMED_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class OlderGateway:
-    """A gateway of a program of a lower level that was seen running."""
-
-    gateway_id: UUID
-    host: str
-    level: int
-
-
 def why_refused(level: int, oldest: int = OLDEST_LEVEL, program: int = PROGRAM_LEVEL) -> str | None:
     """Why a program that serves these levels must not use a store of this one; None if it may."""
     if level > program:
@@ -133,10 +124,11 @@ def check_level(level: int) -> None:
         raise StartRefused(why)
 
 
-def check_finished(older: Sequence[OlderGateway]) -> None:
-    """Raise `StartRefused` if gateways of an older program run, so that the level must not be raised."""
+def check_finished(older: Sequence[tuple[UUID, str, int]]) -> None:
+    """Raise `StartRefused` if gateways of an older program run (their ids, hosts and levels), so that the level must
+    not be raised."""
     if older:
-        named = [f"{each.gateway_id} on host {each.host} (level {each.level})" for each in older[:_NAMED_MAX]]
+        named = [f"{gateway_id} on host {host} (level {level})" for gateway_id, host, level in older[:_NAMED_MAX]]
         more = [f"{len(older) - _NAMED_MAX} more"] if len(older) > _NAMED_MAX else []
         raise StartRefused(
             f"gateways of an older program still run: {', '.join(named + more)}. Upgrade or stop them first; one that "

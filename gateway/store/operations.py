@@ -32,6 +32,7 @@ publishes them and reports the result. A lease that is not reported on lapses: a
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -183,6 +184,11 @@ class Living:
     until_us: int | None = 0
     by_fingerprint_key: Mapping[str, int] = field(default_factory=dict, compare=False)
 
+    def __add__(self, others: Living) -> Living:
+        until_us = None if None in (self.until_us, others.until_us) else max(self.until_us or 0, others.until_us or 0)
+        by_key = Counter(self.by_fingerprint_key) + Counter(others.by_fingerprint_key)
+        return Living(self.keys + others.keys, until_us, by_key)
+
 
 @dataclass(frozen=True, slots=True)
 class RecipeConflict:
@@ -287,6 +293,20 @@ class Query:
     reason: str | None = None
     after: UUID | None = None
     limit: int = 100
+
+    @property
+    def wanted(self) -> frozenset[State]:
+        """Those of the states that records have which match."""
+        found = self.states if self.limit > 0 else frozenset()
+        if self.recoverable:
+            found &= {State.IN_DOUBT}
+        return found if self.reason is None else found & {State.DEAD_LETTER}
+
+
+def listed(record: Record, now_us: int) -> Snapshot:
+    """As `find` returns it: without the body of its response."""
+    response = record.response
+    return Snapshot(replace(record, response=response and replace(response, body=None)), now_us)
 
 
 @dataclass(frozen=True, slots=True)

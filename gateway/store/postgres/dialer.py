@@ -142,8 +142,9 @@ def choose(statuses: Iterable[HostStatus], met: Mapping[str, int]) -> HostStatus
         each for each in candidates if each.system != candidates[0].system or each.timeline == candidates[0].timeline
     ]
     if len({(each.system, each.started) for each in highest}) > 1:
+        names = " and ".join(each.host.name for each in highest)
         return Refusal(
-            f"{_names(highest)} both accept writes, and neither is known to have what the other has: stop the one that "
+            f"{names} both accept writes, and neither is known to have what the other has: stop the one that "
             "is not to be used",
             is_split=True,
         )
@@ -152,10 +153,6 @@ def choose(statuses: Iterable[HostStatus], met: Mapping[str, int]) -> HostStatus
 
 def _timeline(status: HostStatus) -> int:
     return status.timeline or 0
-
-
-def _names(statuses: Sequence[HostStatus]) -> str:
-    return " and ".join(each.host.name for each in statuses)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

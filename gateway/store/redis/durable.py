@@ -55,7 +55,6 @@ from gateway.store.agreement import (
     PROGRAM_LEVEL,
     RUNNING_US,
     Name,
-    OlderGateway,
     Remembered,
     check_finished,
     check_level,
@@ -447,7 +446,7 @@ class RedisStore(Records):
             (level,) = await self._held("level")
             check_finished(
                 [
-                    OlderGateway(UUID(each), entry["host"], entry["level"])
+                    (UUID(each), entry["host"], entry["level"])
                     for each, entry in _document(listed).items()
                     if now_us - entry["seen_us"] < RUNNING_US and entry["level"] < PROGRAM_LEVEL
                 ]

@@ -58,13 +58,13 @@ from gateway.store.operations import (
     Swept,
     Tally,
     audit_entry,
+    listed,
     sealed_counts,
     with_finding,
 )
 from gateway.store.redis.connection import KEY_PREFIX, News, RedisCommand, script, time_us
 from gateway.store.redis.primary import Primary
 from gateway.store.relational.rows import COLUMNS, decode_whole, encode_whole, pack, unpack
-from gateway.store.relational.store import joined
 from gateway.store.sealed import EXAMPLES_MAX, PAGE_ROWS_MAX, Place, Row, Values
 from gateway.store.sealed import Kept as KeptRow
 
@@ -417,11 +417,8 @@ class Records:
     # -- finding -------------------------------------------------------------------------------------------------------
 
     async def find(self, query: Query) -> list[Snapshot]:
-        states = query.states & {State.IN_DOUBT} if query.recoverable else query.states
-        if query.reason is not None:
-            states &= {State.DEAD_LETTER}
-        found: list[Snapshot] = []
-        if not states or query.limit <= 0:
+        states, found = query.wanted, list[Snapshot]()
+        if not states:
             return found
         async for kept in self._walk(query.after, is_doubt=states == {State.IN_DOUBT}):
             now_us = kept[0].now_us
@@ -437,7 +434,7 @@ class Records:
                     or state.token != record.token
                     or not (state.is_held(now_us) or state.is_put_off(now_us))
                 ]
-            found += [Snapshot(_bodiless(record), now_us) for record in fitting]
+            found += [listed(record, now_us) for record in fitting]
             if len(found) >= query.limit:
                 break
         return found[: query.limit]
@@ -469,7 +466,7 @@ class Records:
                     key_id = "" if record.fingerprint is None else record.fingerprint.key_id
                     living = Living(1, _kept_until_us(record), {key_id: 1})
                     for name in [each for each in names if is_of(record.identity, *each)]:
-                        counted[name] = joined(counted[name], living)
+                        counted[name] += living
         return counted
 
     async def read_kept(self, operation_id: UUID) -> SealedRequest | None:
@@ -749,10 +746,6 @@ def _fits(record: Record, query: Query, states: Collection[State], now_us: int) 
     is_on_route = query.routes is None or record.identity.route in query.routes
     is_old = not now_us - query.age_us < record.first_claimed_us <= now_us
     return is_on_route and record.state in states and is_old
-
-
-def _bodiless(record: Record) -> Record:
-    return record if record.response is None else replace(record, response=replace(record.response, body=None))
 
 
 def _kept_until_us(record: Record) -> int | None:

@@ -456,7 +456,10 @@ def statements(own: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str,
     placeholders = _PLACEHOLDERS | {f"{{{name}}}": word for name, word in words.items()}
     made = writes(is_numbered=words["row"] != "id")
     found = {name: of_one(write, words["row_of"]) for name, write in made.items()}
-    for name, text in {**texts_of(__package__), **own}.items():
+    shared = texts_of(__package__)
+    # One that is a part of another.
+    placeholders["{due events}"] = _bare(shared["select_due_events"], placeholders, None)
+    for name, text in {**shared, **own}.items():
         found[name] = _bare(text, placeholders, words.get("keys"))
     return found | {name: _bare(text, placeholders, None) for name, text in _rekeying_texts().items()}
 

@@ -18,7 +18,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import astuple, replace
 from functools import partial, wraps
@@ -51,7 +51,6 @@ from gateway.store.agreement import (
     PROGRAM_LEVEL,
     RUNNING_US,
     Name,
-    OlderGateway,
     Remembered,
     check_finished,
     compare,
@@ -92,12 +91,8 @@ _NO_HORIZON: Final = b"\xff" * 17
 
 async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snapshot], UUID | None]:
     """The records found in the next piece after `query.after`, and the piece's last id; None when it is the last."""
-    now_us, states = cursor.now_us, query.states
-    if query.recoverable:
-        states &= {State.IN_DOUBT}
-    if query.reason is not None:
-        states &= {State.DEAD_LETTER}
-    if not states or query.limit <= 0:
+    now_us, states = cursor.now_us, query.wanted
+    if not states:
         return [], None
     # The one state, if it has an index of its own.
     stopped = next((state for state in _STOPPED if states == {state}), None)
@@ -118,8 +113,7 @@ async def find_some(cursor: Cursor, query: operations.Query) -> tuple[list[Snaps
         record = settle(kept, now_us) if isinstance(kept, Record) else None
         reason = None if record is None or record.delivery is None else record.delivery.reason
         if record is not None and record.state in states and query.reason in (None, reason):
-            response = record.response
-            found.append(Snapshot(replace(record, response=response and replace(response, body=None)), now_us))
+            found.append(operations.listed(record, now_us))
     if len(rows) == query.limit:
         return found, UUID(bytes=rows[-1][1])
     return found, None if horizon is None else UUID(bytes=horizon[0])
@@ -178,23 +172,16 @@ async def latest_audits(cursor: Cursor, before: int | None, limit: int) -> list[
 
 async def tally(cursor: Cursor) -> operations.Tally:
     now_us = cursor.now_us
-    in_doubt, oldest_us = Counter[str](), now_us
-    stopped, ((first_key_ids,),) = await cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
+    in_doubt, oldest_us, sealed = Counter[str](), now_us, list[tuple[str, int]]()
+    stopped, ((key_ids,),) = await cursor.together([("tally", (now_us,)), ("select_next_sealed", ("",))])
     for route, number, since_us in stopped:
         in_doubt[route] += number
         oldest_us = min(oldest_us, since_us)
-    return operations.Tally(
-        in_doubt,
-        (now_us - oldest_us) / MICROSECONDS,
-        operations.sealed_counts([each async for each in _sealed(cursor, first_key_ids)]),
-    )
-
-
-async def _sealed(cursor: Cursor, key_ids: str | None) -> AsyncIterator[tuple[str, int]]:
-    """Which keys are used together, and by how many rows; the first of them are these."""
+    # Which keys are used together, and by how many rows.
     while key_ids is not None:
-        yield key_ids, (await cursor.row("count_sealed", (key_ids, operations.SEALED_COUNT_MAX)))[0]
+        sealed.append((key_ids, (await cursor.row("count_sealed", (key_ids, operations.SEALED_COUNT_MAX)))[0]))
         key_ids = (await cursor.row("select_next_sealed", (key_ids,)))[0]
+    return operations.Tally(in_doubt, (now_us - oldest_us) / MICROSECONDS, operations.sealed_counts(sealed))
 
 
 async def begin_epoch(cursor: Cursor, memo: bytes, beyond_token: int) -> None:
@@ -239,7 +226,7 @@ async def raise_level(cursor: Cursor) -> bool:
     program run."""
     now_us = cursor.now_us
     rows = await cursor.rows("select_older_gateways", (PROGRAM_LEVEL, now_us - RUNNING_US))
-    check_finished([OlderGateway(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
+    check_finished([(UUID(bytes=gateway_id), host, level) for gateway_id, host, level in rows])
     return bool(await cursor.change("raise_level", (PROGRAM_LEVEL,)))
 
 
@@ -272,16 +259,9 @@ async def count_some(
                 if is_narrow
                 else derive_operation_id(service, operation, scope_digest, key_digest).bytes == operation_id
             ):
-                living = joined(living, operations.Living(1, until_us, {key_id or "": 1}))
+                living += operations.Living(1, until_us, {key_id or "": 1})
         counted[service, operation] = living
     return counted, None if horizon is None else last
-
-
-def joined(living: operations.Living, others: operations.Living) -> operations.Living:
-    is_open = living.until_us is None or others.until_us is None
-    until_us = None if is_open else max(living.until_us or 0, others.until_us or 0)
-    by_key = Counter(living.by_fingerprint_key) + Counter(others.by_fingerprint_key)
-    return operations.Living(living.keys + others.keys, until_us, by_key)
 
 
 async def _known(cursor: Cursor) -> list[Remembered]:
@@ -481,7 +461,7 @@ _SINCE: Final = itemgetter(7)
 async def are_due(cursor: Cursor, service: str, wanted: Mapping[str, int]) -> bool:
     now_us = cursor.now_us
     sinks = [sink for sink, number in wanted.items() if number]
-    return any(await cursor.together([("find_due_event", (service, sink, now_us)) for sink in sinks]))
+    return any(await cursor.together([("select_due_events", (service, sink, now_us, 1)) for sink in sinks]))
 
 
 async def lease(cursor: Cursor, service: str, wanted: Mapping[str, int], lease_us: int) -> list[operations.LeasedEvent]:
@@ -742,7 +722,7 @@ class RelationalStore(ABC):
         counted, after, has_more = dict.fromkeys(names, operations.Living()), None, bool(names)
         while has_more:
             part, after = await self._count_some(names, after)
-            counted = {name: joined(living, part[name]) for name, living in counted.items()}
+            counted = {name: living + part[name] for name, living in counted.items()}
             has_more = after is not None
         return counted
 

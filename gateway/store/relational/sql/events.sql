@@ -11,25 +11,30 @@ SELECT count(*), min(since_us) FROM (
 DELETE FROM event WHERE service = ? AND sink = ? AND event_id = ?
 -- name: delete_suspension -- no row of the table: the sink gets its events again
 DELETE FROM suspension WHERE service = ? AND sink = ?
--- name: find_due_event -- no row of the table: whether a relay may publish anything to a sink now, as in `lease_events`
-SELECT 1 WHERE (
-    EXISTS (
-        SELECT 1 FROM event AS e
+-- name: select_due_events
+-- no row of the table: the events of a sink that a relay may publish now, those that are due for the longest. Behind them, of
+-- what is due last, that which was written, or put off, at a time in the future, because the clock was set back.
+SELECT row FROM (
+    SELECT row FROM (
+        SELECT e.row FROM event AS e
         WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us <= ?3
             AND (e.lease_until_us <= ?3 OR e.lease_until_us > ?3 + {event_lease_us_max}) AND e.type IN ({event_types})
-    )
-    OR EXISTS (
-        SELECT 1 FROM (
-            SELECT e.due_us, e.since_us, e.lease_until_us FROM event AS e
-            WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us > ?3
-                AND e.type IN ({event_types})
-            ORDER BY e.due_us DESC
-            LIMIT {ahead_max}
-        ) AS later
-        WHERE lease_until_us > ?3 + {event_lease_us_max}
-            OR due_us = since_us AND due_us > ?3 + {step_us} AND lease_until_us <= ?3
-    )
-) AND NOT EXISTS (SELECT 1 FROM suspension AS s WHERE s.service = ?1 AND s.sink = ?2)
+        ORDER BY e.due_us
+        LIMIT ?4
+    ) AS due
+    UNION ALL
+    SELECT row FROM (
+        SELECT e.row, e.due_us, e.since_us, e.lease_until_us FROM event AS e
+        WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us > ?3
+            AND e.type IN ({event_types})
+        ORDER BY e.due_us DESC
+        LIMIT {ahead_max}
+    ) AS later
+    WHERE lease_until_us > ?3 + {event_lease_us_max}
+        OR due_us = since_us AND due_us > ?3 + {step_us} AND lease_until_us <= ?3
+) AS found
+WHERE NOT EXISTS (SELECT 1 FROM suspension AS s WHERE s.service = ?1 AND s.sink = ?2)
+LIMIT ?4
 -- name: give_event_turn -- no row of the table: the first event of a line may be published
 UPDATE event SET is_behind = FALSE
 WHERE is_behind AND row = (
@@ -41,32 +46,9 @@ WHERE is_behind AND row = (
 -- name: insert_suspension -- no row of the table: no event of this sink is leased from now on
 INSERT INTO suspension (service, sink, why) VALUES (?, ?, ?) ON CONFLICT (service, sink) DO NOTHING
 -- name: lease_events
--- no row of the table: nobody else publishes these events of a sink until the lease ends, those that are due for the longest.
--- Behind them, of what is due last, that which was written, or put off, at a time in the future, because the clock was set back.
+-- no row of the table: nobody else publishes the events that `select_due_events` finds until the lease ends
 UPDATE event SET lease_until_us = ?5, tries = tries + 1
-WHERE row IN (
-    SELECT row FROM (
-        SELECT row FROM (
-            SELECT e.row FROM event AS e
-            WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us <= ?3
-                AND (e.lease_until_us <= ?3 OR e.lease_until_us > ?3 + {event_lease_us_max}) AND e.type IN ({event_types})
-            ORDER BY e.due_us
-            LIMIT ?4
-        ) AS due
-        UNION ALL
-        SELECT row FROM (
-            SELECT e.row, e.due_us, e.since_us, e.lease_until_us FROM event AS e
-            WHERE e.service = ?1 AND e.sink = ?2 AND NOT e.is_dead AND e.is_behind = FALSE AND e.due_us > ?3
-                AND e.type IN ({event_types})
-            ORDER BY e.due_us DESC
-            LIMIT {ahead_max}
-        ) AS later
-        WHERE lease_until_us > ?3 + {event_lease_us_max}
-            OR due_us = since_us AND due_us > ?3 + {step_us} AND lease_until_us <= ?3
-    ) AS found
-    WHERE NOT EXISTS (SELECT 1 FROM suspension AS s WHERE s.service = ?1 AND s.sink = ?2)
-    LIMIT ?4
-)
+WHERE row IN ({due events})
 RETURNING event_id, type, at_us, content, response, tries, redeliveries, since_us, line
 -- name: put_off_event
 -- no row of the table: the event is published again later; nothing where it was leased or delivered again. The lease ends now,

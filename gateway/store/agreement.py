@@ -93,17 +93,17 @@ _FINISH: Final = f"{PROGRAM} migrate --finish"
 _NAMED_MAX: Final = 8
 
 
-def why_refused(level: int, oldest: int = OLDEST_LEVEL, program: int = PROGRAM_LEVEL) -> str | None:
-    """Why a program that serves these levels must not use a store of this one; None if it may."""
-    if level > program:
+def why_refused(level: int) -> str | None:
+    """Why this program must not use a store of this level; None if it may."""
+    if level > PROGRAM_LEVEL:
         return (
-            f"the store has level {level}, and this program, {__version__}, serves up to {program}: `{_FINISH}` of a "
-            "newer program has ended the upgrade. Run that program"
+            f"the store has level {level}, and this program, {__version__}, serves up to {PROGRAM_LEVEL}: `{_FINISH}` "
+            "of a newer program has ended the upgrade. Run that program"
         )
-    if level < oldest:
+    if level < OLDEST_LEVEL:
         return (
-            f"the store has level {level}, and this program, {__version__}, serves {oldest} and later: no release can "
-            f"be left out. Run one of level {oldest} everywhere, then its `{_FINISH}`, then this one"
+            f"the store has level {level}, and this program, {__version__}, serves {OLDEST_LEVEL} and later: no "
+            f"release can be left out. Run one of level {OLDEST_LEVEL} everywhere, then its `{_FINISH}`, then this one"
         )
     return None
 

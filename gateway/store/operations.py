@@ -36,8 +36,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 from uuid import UUID
 
 from gateway.core import immutable
@@ -105,7 +104,7 @@ LAPSES_NAMED_MAX: Final = 100
 @dataclass(frozen=True, slots=True)
 class Swept:
     """How many records one bounded pass of a sweep changed; `more` when it reached its bound. `named` has route and
-    operation id of some lapsed ones, `others` is what else counts towards the bound, where a store says so."""
+    operation id of some lapsed ones."""
 
     lapsed: int = 0
     retired: int = 0
@@ -113,15 +112,23 @@ class Swept:
     more: bool = False
     expired: int = 0
     named: tuple[tuple[str, UUID], ...] = field(default=(), compare=False)
-    others: int = field(default=0, compare=False)
+
+    @classmethod
+    def of(cls, written: Counter[State], lapsed: Sequence[tuple[str, UUID]], *, more: bool) -> Self:
+        """Of how many records were written in each state, and which of them have lapsed."""
+        lapses, retired, collected = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
+        return cls(lapses, retired, collected, more, written[State.DEAD_LETTER], tuple(lapsed[:LAPSES_NAMED_MAX]))
 
     def __add__(self, later: Swept) -> Swept:
         """The sum of both passes; `more` is that of the later one."""
-        numbers = {each: getattr(self, each) + getattr(later, each) for each in _SUMMED}
-        return Swept(**numbers, more=later.more, named=(self.named + later.named)[:LAPSES_NAMED_MAX])
-
-
-_SUMMED: Final = ("lapsed", "retired", "collected", "expired", "others")
+        return Swept(
+            self.lapsed + later.lapsed,
+            self.retired + later.retired,
+            self.collected + later.collected,
+            later.more,
+            self.expired + later.expired,
+            (self.named + later.named)[:LAPSES_NAMED_MAX],
+        )
 
 
 SEALED_COUNT_MAX: Final = 10_000
@@ -684,13 +691,3 @@ class ObservationStore(Protocol):
 
 CONTENTS_MAX: Final = 100
 """How many operations with one content `observed_contents` returns at most."""
-
-
-def examples_read(*, is_refused: bool) -> int:
-    """How many rows to read for the examples of a finding. There are examples only of what would be refused."""
-    return 20 * EXAMPLES_MAX if is_refused else 0
-
-
-def examples(operation_ids: Iterable[UUID]) -> tuple[UUID, ...]:
-    """The first `EXAMPLES_MAX` of these, each once."""
-    return tuple(islice(dict.fromkeys(operation_ids), EXAMPLES_MAX))

@@ -24,7 +24,7 @@ from gateway.core.lifecycle import LEASE_US_MAX, no_token, step
 from gateway.core.operation import Claim, Command, Complete, Result
 from gateway.core.outbox import Outbox
 from gateway.store.agreement import RECORD_VERSION, RECORD_VERSIONS
-from gateway.store.operations import WITNESS_KEEP_US
+from gateway.store.operations import BACKLOG_COUNT_MAX, WITNESS_KEEP_US
 from gateway.store.relational.rows import (
     COLUMNS,
     COMPLETED,
@@ -86,6 +86,7 @@ _WORDS: Final = {
     "tokens_drawn_max": str(_TOKENS_DRAWN_MAX),
     "check_slack_us": str(CHECK_SLACK_US),
     "walk_records_max": str(_WALK_RECORDS_MAX),
+    "backlog_count_max": str(BACKLOG_COUNT_MAX),
     "lease_us_max": str(LEASE_US_MAX),
 }
 

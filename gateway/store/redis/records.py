@@ -46,7 +46,6 @@ from gateway.store.operations import (
     ACTIVITY_ROWS_MAX,
     AUDIT_KEEP_US,
     AUDITS_MAX,
-    LAPSES_NAMED_MAX,
     WITNESS_KEEP_US,
     ActivityRow,
     AuditEntry,
@@ -635,17 +634,8 @@ class Records:
                     lapsed.append((before.identity.route, operation_id))
             # Let others have their turn.
             await asyncio.sleep(0)
-        tidied = await self._tidy(limit - len(due))
-        return Swept(
-            written[State.IN_DOUBT],
-            written[State.TOMBSTONE],
-            written[State.ABSENT],
-            len(due) + tidied >= limit or 0 < len(ahead) <= written[State.CLAIMED],
-            written[State.DEAD_LETTER],
-            tuple(lapsed[:LAPSES_NAMED_MAX]),
-            # Leases that were moved, and what was tidied.
-            written[State.CLAIMED] + tidied,
-        )
+        is_full = len(due) + await self._tidy(limit - len(due)) >= limit
+        return Swept.of(written, lapsed, more=is_full or 0 < len(ahead) <= written[State.CLAIMED])
 
     async def _ahead(self, now_us: int, limit: int) -> list[UUID]:
         """Where to look for leases that begin in the future, because the clock was set back: those that end last."""

@@ -490,9 +490,7 @@ async def sweep_some(cursor: Cursor, limit: int, outbox: Outbox, *, is_synced: b
         # A record may be in the next state's as well, once it is written.
         await changes.write()
     more = written.total() + await _tidy(cursor, now_us, limit - written.total()) == limit
-    lapses, retired, collected = written[State.IN_DOUBT], written[State.TOMBSTONE], written[State.ABSENT]
-    told = tuple(lapsed[: operations.LAPSES_NAMED_MAX])
-    return Swept(lapses, retired, collected, more, written[State.DEAD_LETTER], told), swept
+    return Swept.of(written, lapsed, more=more), swept
 
 
 async def _narrowed(cursor: Cursor, record: Record, services: Collection[str], known: dict[bytes, Row]) -> Row | None:

@@ -431,7 +431,12 @@ _PLACEHOLDERS: Final = {
     "{record_versions}": f"{RECORD_VERSIONS[0]} AND {RECORD_VERSIONS[-1]}",
     "{event_types}": EVENT_TYPES,
     "{event_lease_us_max}": str(EVENT_LEASE_US_MAX),
-    "{recovery_lease_us_max}": str(RECOVERY_LEASE_US_MAX),
+    # Of the operation `o` at the time `?8`, as `RecoveryState` has it.
+    "{may be probed}": (
+        "NOT EXISTS (SELECT 1 FROM recovery AS r WHERE r.id = o.id AND r.token = o.token AND ("  # noqa: S608
+        f"r.held_until_us > ?8 AND r.held_until_us <= ?8 + {RECOVERY_LEASE_US_MAX} "
+        "OR r.asked_us <= ?8 AND r.put_off_until_us > ?8))"
+    ),
     "{ahead_max}": str(AHEAD_MAX),
     "{activity_ahead_us}": str(ACTIVITY_AHEAD_US),
     "{step_us}": str(STEP_US),

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import astuple, replace
 from functools import partial, wraps
+from itertools import islice
 from operator import itemgetter
 from typing import Any, ClassVar, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, assert_never
 from uuid import UUID
@@ -305,12 +306,12 @@ async def count_observed(cursor: Cursor, service: str, route: str | None) -> lis
     found = []
     counted = await cursor.rows("count_observations", (service, route))
     for name, verdict, is_refused, number, repeats, rekeyed in counted:
-        which = (service, name, verdict, is_refused, operations.examples_read(is_refused=is_refused))
-        rows = await cursor.rows("select_observed_operations", which)
-        found_in = operations.examples(UUID(bytes=row[0]) for row in rows)
-        found.append(
-            operations.ObservedCount(name, Verdict(verdict), bool(is_refused), number, repeats, rekeyed, found_in)
-        )
+        # There are examples only of what would be refused. One operation may come several times.
+        which = (service, name, verdict, is_refused, 20 * operations.EXAMPLES_MAX if is_refused else 0)
+        ids = dict.fromkeys(UUID(bytes=row[0]) for row in await cursor.rows("select_observed_operations", which))
+        numbers = (number, repeats, rekeyed)
+        examples = tuple(islice(ids, operations.EXAMPLES_MAX))
+        found.append(operations.ObservedCount(name, Verdict(verdict), bool(is_refused), *numbers, examples))
     return found
 
 

@@ -7,8 +7,8 @@ from tests.defects.defect import read
 DEFECTS = read(r"""
 any-level-will-do: a program uses a store to which a newer one may write what it cannot read
   store/agreement.py tests/store/test_level.py::test_a_store_of_a_later_level_is_refused[sqlite]
--    if level > program:
-+    if level > program + 1:
+-    if level > PROGRAM_LEVEL:
++    if level > PROGRAM_LEVEL + 1:
 raised-beside-an-older-gateway: the level is raised while a gateway of an older program runs
   store/agreement.py
   tests/store/test_level.py::test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised[sqlite]

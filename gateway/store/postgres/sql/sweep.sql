@@ -163,12 +163,6 @@ WHERE o.id IN (
     )
     AND o.version BETWEEN {record_versions} AND NOT (o.first_claimed_us > $3::BIGINT AND o.first_claimed_us <= $8)
     AND ($4::TEXT IS NULL OR o.route IN (SELECT jsonb_array_elements_text($4::TEXT::JSONB)))
-    AND (NOT $7::BOOLEAN OR NOT EXISTS (
-        SELECT FROM idempotency_gateway.recovery AS r
-        WHERE r.id = o.id AND r.token = o.token AND (
-                r.held_until_us > $8 AND r.held_until_us <= $8 + {recovery_lease_us_max}
-                OR r.asked_us <= $8 AND r.put_off_until_us > $8
-            )
-    ))
+    AND (NOT $7::BOOLEAN OR {may be probed})
 ORDER BY o.id
 LIMIT $9

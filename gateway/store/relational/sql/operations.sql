@@ -56,13 +56,7 @@ FROM (
 ) AS stopped {join} operation AS o ON o.{row} = stopped.{row}
 WHERE o.version BETWEEN {record_versions} AND NOT (o.first_claimed_us > ?3 AND o.first_claimed_us <= ?8)
     AND (CAST(?4 AS TEXT) IS NULL OR o.route IN (SELECT value FROM {each of ?4}))
-    AND (NOT CAST(?7 AS BOOLEAN) OR NOT EXISTS (
-        SELECT 1 FROM recovery AS r
-        WHERE r.id = o.id AND r.token = o.token AND (
-                r.held_until_us > ?8 AND r.held_until_us <= ?8 + {recovery_lease_us_max}
-                OR r.asked_us <= ?8 AND r.put_off_until_us > ?8
-            )
-    ))
+    AND (NOT CAST(?7 AS BOOLEAN) OR {may be probed})
 ORDER BY o.id
 LIMIT ?9
 -- name: select_horizon -- no row of the table: the last of this many records after an id; none when there are fewer

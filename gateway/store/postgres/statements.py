@@ -86,6 +86,11 @@ _WORDS: Final = {
     "tokens_drawn_max": str(_TOKENS_DRAWN_MAX),
     "check_slack_us": str(CHECK_SLACK_US),
     "walk_records_max": str(_WALK_RECORDS_MAX),
+    # The next claims of the walk for lapsed ones.
+    "walk": (
+        "idempotency_gateway.epoch AS e CROSS JOIN LATERAL (SELECT w.* FROM ONLY idempotency_gateway.operation AS w "  # noqa: S608
+        f"WHERE w.token > e.passed_token ORDER BY w.token LIMIT {_WALK_RECORDS_MAX})"
+    ),
     "backlog_count_max": str(BACKLOG_COUNT_MAX),
     "lease_us_max": str(LEASE_US_MAX),
 }

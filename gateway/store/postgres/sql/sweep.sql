@@ -36,14 +36,7 @@ LIMIT $3
 -- claimed --lapse--> in_doubt, and leases that begin in the future, because the clock was set back: among the next claims of
 -- the walk, and those that were renewed.
 SELECT y.id FROM (
-    SELECT o.id, o.state, o.due_us, o.lease_until_us, o.lease_us, o.version
-    FROM idempotency_gateway.epoch AS e CROSS JOIN LATERAL (
-        SELECT o.id, o.state, o.due_us, o.lease_until_us, o.lease_us, o.version
-        FROM ONLY idempotency_gateway.operation AS o
-        WHERE o.token > e.passed_token
-        ORDER BY o.token
-        LIMIT {walk_records_max}
-    ) AS o
+    SELECT o.id, o.state, o.due_us, o.lease_until_us, o.lease_us, o.version FROM {walk} AS o
     UNION ALL
     SELECT o.id, o.state, o.due_us, o.lease_until_us, o.lease_us, o.version
     FROM ONLY idempotency_gateway.operation AS o
@@ -78,14 +71,7 @@ INSERT INTO idempotency_gateway.narrow ({narrow}, id, version, token, remember_u
 -- be seen, because a lower token may still appear behind a higher one. It does not wait for ever for a claim of a newer
 -- program, which only such a program may end.
 WITH young AS MATERIALIZED (
-    SELECT o.token, o.state, o.watched, o.version, o.lease_until_us
-    FROM idempotency_gateway.epoch AS e CROSS JOIN LATERAL (
-        SELECT o.token, o.state, o.watched, o.version, o.lease_until_us
-        FROM ONLY idempotency_gateway.operation AS o
-        WHERE o.token > e.passed_token
-        ORDER BY o.token
-        LIMIT {walk_records_max}
-    ) AS o
+    SELECT o.token, o.state, o.watched, o.version, o.lease_until_us FROM {walk} AS o
 ), held AS MATERIALIZED (
     SELECT coalesce(min(y.token), 9223372036854775807) AS token
     FROM young AS y

@@ -104,7 +104,7 @@ _TOGETHER = 3
 """So many intents has each run of a program."""
 _KILLS_MAX = 2
 """So often is each run killed, when it has lost a response, and started again."""
-_SECONDS = {"probe": 60.0, "hold": 20.0}
+_SECONDS = {"probe": 40.0, "hold": 20.0}
 _PAUSES = re.compile(r"\b1(,?) 2(,?) 4(,?) 8(,?) 16(,?) 32\b")
 _SHORT = r"0.05\1 0.1\2 0.2\3 0.4\4 0.8\5 1.6"
 

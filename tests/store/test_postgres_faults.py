@@ -100,7 +100,8 @@ async def test_a_lost_answer_is_recognised(own_postgres: PostgresServer) -> None
     """The server does as told and its reply is swallowed: saying it again finds it done, and not done twice."""
     async with (
         Relay(own_postgres.port) as relay,
-        opened(relayed(relay), connect_seconds=1.0, command_seconds=0.5) as store,
+        # Long enough that on a busy machine the commit of an acceptance is sent before the command's time is over.
+        opened(relayed(relay), connect_seconds=1.0, command_seconds=1.5) as store,
         opened(own_postgres.url) as witness,
     ):
         hand, kept = Hand(), Hand()

@@ -10,8 +10,8 @@ from gateway.core.delivery import PLACES_MAX, Breaker, BreakerPolicy, Phase
 POLICY = BreakerPolicy(failures=5, open_seconds=10, open_seconds_max=300)
 
 
-def begun(breaker: Breaker, now: float) -> Breaker:
-    after = breaker.begin(now)
+def begun(breaker: Breaker, now: float, attempts: int = 1) -> Breaker:
+    after = breaker.begin(now, attempts)
     assert after is not None
     return after
 
@@ -45,6 +45,7 @@ def test_half_of_many_open_it() -> None:
     breaker = tried(breaker, 10, is_sent=True)
     assert breaker.phase is Phase.CLOSED
     assert tried(breaker, 20, is_sent=False).phase is Phase.OPEN
+    assert tried(tried(breaker, 20, is_sent=True, times=2), 20, is_sent=False).phase is Phase.CLOSED
     assert tried(breaker, 45, is_sent=False).phase is Phase.CLOSED
 
 
@@ -146,14 +147,11 @@ def test_any_history(steps: list[tuple[str, float, int]]) -> None:
         elif step == "send" and running:
             breaker = breaker.sent(now, running[which % len(running)])
         elif running:
-            generation = running.pop(which % len(running))
             is_sent = {"sent": True, "unsent": False, "untried": None}[step]
-            breaker = breaker.end(now, generation, is_sent=is_sent)
+            breaker = breaker.end(now, running.pop(which % len(running)), is_sent=is_sent)
         assert breaker.running == running.count(breaker.generation)
-        if breaker.phase is Phase.HALF_OPEN:
-            assert breaker.running <= 1
-        if breaker.phase is Phase.SLOW_START:
-            assert 1 <= breaker.places < PLACES_MAX
+        assert breaker.phase is not Phase.HALF_OPEN or breaker.running <= 1
+        assert breaker.phase is not Phase.SLOW_START or 1 <= breaker.places < PLACES_MAX
         assert breaker.open_until <= now + POLICY.open_seconds_max
     for generation in running:
         breaker = breaker.end(now, generation, is_sent=None)
@@ -177,7 +175,6 @@ def test_a_batch_is_judged_as_its_attempts(batches: list[tuple[int, bool, float]
         generation = one_by_one.generation
         for _ in range(attempts):
             one_by_one = one_by_one.end(now, generation, is_sent=is_sent)
-        running = at_once.begin(now, attempts)
-        assert running is not None
+        running = begun(at_once, now, attempts)
         at_once = running.end(now, running.generation, attempts, is_sent=is_sent)
         assert at_once == one_by_one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -14,29 +13,28 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gateway.core.identity.caller import ClientCertificate, certificate_name, read_certificate
 from gateway.core.identity.key import ScopeMissing, ScopeUnsuitable
+from tests.core.rows import rows
 
 KEY = Ed25519PrivateKey.generate()
 UNTIL = datetime(2030, 1, 1, tzinfo=UTC)
 SPIFFE = UniformResourceIdentifier("spiffe://example.org/ns/shop/sa/orders")
 
 
-def der_of(
-    *names: GeneralName, subject: x509.Name | None = None, serial: int = 1, extension: bytes | None = None
-) -> bytes:
-    """A certificate of these alternative names, or with this DER in their place, signed by itself."""
-    subject = x509.Name([]) if subject is None else subject
+NOBODY = x509.Name([])
+
+
+def der_of(names: x509.ExtensionType | None, subject: x509.Name = NOBODY, serial: int = 1) -> bytes:
+    """A certificate of these alternative names, signed by itself."""
     builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), serial)
     builder = builder.not_valid_before(UNTIL - timedelta(days=1)).not_valid_after(UNTIL)
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    if extension is not None:
-        unread = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, extension)
-        builder = builder.add_extension(unread, critical=False)
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
     return builder.sign(KEY, None).public_bytes(Encoding.DER)
 
 
-def read(*names: GeneralName, subject: x509.Name | None = None, serial: int = 1) -> ClientCertificate:
-    certificate = read_certificate(der_of(*names, subject=subject, serial=serial))
+def read(*names: GeneralName, subject: x509.Name = NOBODY, serial: int = 1) -> ClientCertificate:
+    found = x509.SubjectAlternativeName(names) if names else None
+    certificate = read_certificate(der_of(found, subject, serial))
     assert certificate is not None
     return certificate
 
@@ -56,14 +54,11 @@ def test_the_first_kind_of_names_counts() -> None:
     assert len({uri, dns, email, as_uri}) == 4
 
 
-@pytest.mark.parametrize(
-    ("names", "kind"),
-    [
-        ((SPIFFE, UniformResourceIdentifier("spiffe://example.org/other"), DNSName("a.example")), "URI"),
-        ((DNSName("a.example"), DNSName("b.example")), "DNS"),
-        ((RFC822Name("a@x"), RFC822Name("b@x")), "e-mail"),
-    ],
-    ids=["uri", "dns", "e-mail"],
+@rows(
+    "names, kind",
+    uri=((SPIFFE, UniformResourceIdentifier("spiffe://example.org/other"), DNSName("a.example")), "URI"),
+    dns=((DNSName("a.example"), DNSName("b.example")), "DNS"),
+    e_mail=((RFC822Name("a@x"), RFC822Name("b@x")), "e-mail"),
 )
 def test_two_names_are_nobody(names: tuple[GeneralName, ...], kind: str) -> None:
     """Which of them it is, nobody can say; nor does a certificate without names, or a subject, identify anybody."""
@@ -102,8 +97,9 @@ def test_subjects_are_told_apart() -> None:
 
 def test_what_cannot_be_read() -> None:
     """It names nobody, and raises nothing."""
-    der = der_of(SPIFFE)
+    der = der_of(x509.SubjectAlternativeName([SPIFFE]))
     assert read_certificate(b"") is None
     assert [cut for cut in range(len(der)) if read_certificate(der[:cut]) is not None] == []
     assert read_certificate(der.replace(b"spiffe://", b"spiffe:\xff\xff")) is None
-    assert read_certificate(der_of(extension=b"\x30\x02\xa3\x00")) is None  # an X.400 address
+    x_400 = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\x30\x02\xa3\x00")
+    assert read_certificate(der_of(x_400)) is None

@@ -81,22 +81,17 @@ def test_a_response_is_bound_to_its_place(part: str, change: str) -> None:
     record = stored(Hand(), by, Hand.claim, Hand.complete_grant)
     response = record.response
     assert response is not None
-    assert response.body is not None
     ((name, headers),) = response.headers
+    value, other = (headers, response.body) if part == "headers" else (response.body, headers)
+    changed = {"part": other, "cut": value[:-1], "emptied": value[:1], "flipped": value[:-1] + bytes((value[-1] ^ 1,))}
     if change == "operation":
         record = replace(record, identity=replace(record.identity, operation_id=UUID(int=1)))
     elif change == "token":
         record = replace(record, token=record.token + 1)
+    elif part == "headers":
+        record = replace(record, response=replace(response, headers=((name, changed[change]),)))
     else:
-        value, other = (headers, response.body) if part == "headers" else (response.body, headers)
-        changed = {
-            "part": other,
-            "cut": value[:-1],
-            "emptied": value[:1],
-            "flipped": value[:-1] + bytes((value[-1] ^ 1,)),
-        }[change]
-        new = ((name, changed), response.body) if part == "headers" else ((name, headers), changed)
-        record = replace(record, response=replace(response, headers=new[:1], body=new[1]))
+        record = replace(record, response=replace(response, body=changed[change]))
     opened = by.opened(record)
     assert opened.response is not None
     assert (opened.response.status, opened.response.headers, opened.response.body) == (201, (), None)
@@ -193,11 +188,8 @@ def test_an_audit_is_bound_to_its_change() -> None:
     assert clear is not None
     assert "was seen" not in repr(sealed)
     assert by.opened_texts(sealed, of_audit(hand.operation_id, Event.PROVE, token), hand.operation_id) == clear
-    for place in (
-        (UUID(int=1), Event.PROVE, token),
-        (hand.operation_id, Event.DISPROVE, token),
-        (hand.operation_id, Event.PROVE, token + 1),
-    ):
+    mine = hand.operation_id
+    for place in ((UUID(int=1), Event.PROVE, token), (mine, Event.DISPROVE, token), (mine, Event.PROVE, token + 1)):
         assert "changed" in by.opened_texts(sealed, of_audit(*place), place[0]).why
 
 

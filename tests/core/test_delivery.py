@@ -23,8 +23,9 @@ from gateway.core.delivery import (
     resend_due,
     retry_after_us,
 )
-from gateway.core.operation import Bury, Delivery, Event, Identity, Postpone, Record, State, microseconds
+from gateway.core.operation import Bury, Postpone, Record, State, microseconds
 from gateway.core.outcome import end_unused
+from tests.core.records import KEPT, RECORD
 
 NOW = datetime(2026, 11, 23, 6, 30, tzinfo=UTC).timestamp()
 DATE = b"Mon, 23 Nov 2026 06:30:00 GMT"
@@ -34,22 +35,17 @@ DRAWS = st.floats(0, 1, exclude_max=True)
 
 
 # When no further attempt may start.
-UNTIL = microseconds(86_400)
+UNTIL = KEPT.deliver_until_us
 
 
-def record(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
+def record(answers: int = 0, **changes: object) -> Record:
     """The record of a delivery that is under way."""
-    kept = Delivery("shop", UUID(int=2), 0, 0, 0, UNTIL, 100, answers)
-    identity = Identity(UUID(int=1), "charge", "charge", b"s", b"k")
-    claimed = Record(
-        identity, State.CLAIMED, 7, UUID(int=3), Event.DISPATCH, "here", None, None, attempts, 0, 0, delivery=kept
-    )
-    return replace(claimed, **changes)  # type: ignore[arg-type]
+    return replace(RECORD, **{"delivery": replace(KEPT, answers=answers)} | changes)  # type: ignore[arg-type]
 
 
-def in_doubt(answers: int = 0, attempts: int = 1, **changes: object) -> Record:
+def in_doubt(answers: int = 0, **changes: object) -> Record:
     """The record of a delivery of which nobody knows what became."""
-    return record(answers, attempts, state=State.IN_DOUBT, **changes)
+    return record(answers, state=State.IN_DOUBT, **changes)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,7 @@ def test_the_schedule(answers: int, pause: int, draw: float) -> None:
     command = conclude_answered(record(answers), POLICY, 503, None, "answered_503", draw)
     assert isinstance(command, Postpone)
     assert pause * SECOND / 2 <= command.pause_us <= pause * SECOND
-    assert (command.token, command.attempt_id, command.is_answered) == (7, UUID(int=3), True)
+    assert (command.token, command.attempt_id, command.is_answered) == (7, RECORD.attempt_id, True)
 
 
 @pytest.mark.parametrize(
@@ -86,16 +82,15 @@ def test_what_is_given_up(status: int, answers: int, policy: DeliveryPolicy, rea
 @given(answers=st.integers(0, 1000), attempts=st.integers(1, 10**6), draw=DRAWS)
 def test_what_was_not_sent_never_counts(answers: int, attempts: int, draw: float) -> None:
     """Nor is it ever given up, and the request comes soon after the outage."""
-    command = conclude_unsent(record(answers, attempts), POLICY, "refused", draw)
+    command = conclude_unsent(record(answers, attempts=attempts), POLICY, "refused", draw)
     assert (command.is_answered, command.failure) == (False, "refused")
     assert SECOND / 2 <= command.pause_us <= UNSENT_PAUSE_US_MAX
 
 
 def test_a_claim_that_was_not_used() -> None:
     """What is kept may be sent at once by another gateway; under an earlier doubt it stays in doubt."""
-    assert end_unused(record(), 1, "unused") == Postpone(
-        UUID(int=1), 7, UUID(int=3), pause_us=0, failure="unused", is_answered=False
-    )
+    kept = Postpone(UUID(int=1), 7, UUID(int=2), pause_us=0, failure="unused", is_answered=False)
+    assert end_unused(record(), 1, "unused") == kept
     assert type(end_unused(record(carried_us=1), 1, "unused")).__name__ == "Abandon"
     assert type(end_unused(record(delivery=None), 1, "unused")).__name__ == "Release"
 
@@ -171,12 +166,12 @@ def test_http_dates(text: bytes, expected: float | None) -> None:
     assert http_date_seconds(text, NOW) == expected
 
 
-@pytest.mark.parametrize(("counted", "pause"), [(1, 1), (2, 5), (7, 3600), (8, 3600), (19, 3600)])
-def test_what_is_in_doubt_is_sent_again_by_the_schedule(counted: int, pause: int) -> None:
+def test_what_is_in_doubt_is_sent_again_by_the_schedule() -> None:
     """On a route that does so; the last attempt counts, too."""
-    doubted = in_doubt(answers=counted - 1, claimed_us=10**9)
-    assert not resend_due(doubted, POLICY, 10**9 + pause * SECOND // 2 - 1)
-    assert resend_due(doubted, POLICY, 10**9 + pause * SECOND)
+    for answers, pause in ((0, 1), (1, 5), (6, 3600), (7, 3600), (18, 3600)):
+        moments = [10**9 + pause * SECOND // 2 - 1, 10**9 + pause * SECOND]
+        doubted = in_doubt(answers=answers, claimed_us=10**9)
+        assert [resend_due(doubted, POLICY, now_us) for now_us in moments] == [False, True], answers
 
 
 def test_what_stays_in_doubt() -> None:

@@ -10,6 +10,7 @@ import pytest
 from gateway.core.identity.fingerprint import MEMBERS_MAX, BodyForm, Fingerprinter, FingerprintKey, FingerprintSpec
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.operation import Fingerprint
+from tests.core.rows import rows
 
 OPERATION = UUID(int=7)
 KEY = FingerprintKey("k1", b"0123456789abcdef")
@@ -23,40 +24,34 @@ def with_header(name: bytes, value: bytes) -> RequestHead:
     return replace(HEAD, headers=IndexedHeaders((*kept, (name, value))))
 
 
+OTHER_VERSION = with_header(b"Api-Version", b"2")
+
+
 def recorded(fingerprinter: Fingerprinter, head: RequestHead = HEAD, body: bytes = BODY) -> Fingerprint:
     """The fingerprint that a record of the operation keeps."""
     digests = fingerprinter.digests(head, body)
     return fingerprinter.with_parts(fingerprinter.alternatives(digests)[0], digests, OPERATION)
 
 
-def differs(
-    fingerprinter: Fingerprinter, first: Fingerprint, head: RequestHead = HEAD, body: bytes = BODY
-) -> list[str]:
-    return fingerprinter.differences(fingerprinter.digests(head, body), first, OPERATION)
+def differs(now: Fingerprinter, first: Fingerprint, head: RequestHead = HEAD, body: bytes = BODY) -> list[str]:
+    return now.differences(now.digests(head, body), first, OPERATION)
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["unkeyed", "keyed"])
-@pytest.mark.parametrize(
-    ("head", "body", "expected"),
-    [
-        pytest.param(HEAD, BODY, [], id="nothing"),
-        pytest.param(HEAD, BODY.replace(b":1000", b": 1000"), [], id="white-space"),
-        pytest.param(replace(HEAD, method=b"PUT"), BODY, ["method"], id="method"),
-        pytest.param(with_header(b"X-HTTP-Method-Override", b"PUT"), BODY, ["method"], id="method-override"),
-        pytest.param(replace(HEAD, target=b"/v1/charges?a"), BODY, ["target"], id="target"),
-        pytest.param(with_header(b"Host", b"other.example.com"), BODY, ["host"], id="host"),
-        pytest.param(with_header(b"Content-Type", b"application/json; charset=utf-8"), BODY, [], id="charset"),
-        pytest.param(with_header(b"Content-Type", b"application/json; v=2"), BODY, ["media_type"], id="media-type"),
-        pytest.param(with_header(b"Api-Version", b"2"), BODY, ["header:api-version"], id="header"),
-        pytest.param(with_header(b"If-Match", b'"v2"'), BODY, ["header:if-match"], id="condition"),
-        pytest.param(HEAD, b"[]", ["body"], id="body"),
-        pytest.param(
-            replace(with_header(b"Api-Version", b"2"), method=b"PUT"),
-            b"[]",
-            ["method", "header:api-version", "body"],
-            id="several",
-        ),
-    ],
+@rows(
+    "head, body, expected",
+    nothing=(HEAD, BODY, []),
+    white_space=(HEAD, BODY.replace(b":1000", b": 1000"), []),
+    method=(replace(HEAD, method=b"PUT"), BODY, ["method"]),
+    method_override=(with_header(b"X-HTTP-Method-Override", b"PUT"), BODY, ["method"]),
+    target=(replace(HEAD, target=b"/v1/charges?a"), BODY, ["target"]),
+    host=(with_header(b"Host", b"other.example.com"), BODY, ["host"]),
+    charset=(with_header(b"Content-Type", b"application/json; charset=utf-8"), BODY, []),
+    media_type=(with_header(b"Content-Type", b"application/json; v=2"), BODY, ["media_type"]),
+    header=(OTHER_VERSION, BODY, ["header:api-version"]),
+    condition=(with_header(b"If-Match", b'"v2"'), BODY, ["header:if-match"]),
+    body=(HEAD, b"[]", ["body"]),
+    several=(replace(OTHER_VERSION, method=b"PUT"), b"[]", ["method", "header:api-version", "body"]),
 )
 def test_each_part_is_named(key: FingerprintKey | None, head: RequestHead, body: bytes, expected: list[str]) -> None:
     """Each part that differs is named, in one order, and no other."""
@@ -64,21 +59,19 @@ def test_each_part_is_named(key: FingerprintKey | None, head: RequestHead, body:
     assert differs(fingerprinter, recorded(fingerprinter), head, body) == expected
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        pytest.param(BODY.replace(b"1000", b"1001"), ["/amount"], id="value"),
-        pytest.param(BODY.replace(b'"last4":"4242"', b'"last4":"1"'), ["/card/last4"], id="nested"),
-        pytest.param(BODY.replace(b"[1,2]", b"[2,1]"), ["/lines"], id="array"),
-        pytest.param(BODY.replace(b'"amount"', b'"extra":1,"amount"'), ["/extra"], id="added"),
-        pytest.param(BODY.replace(b'"amount":1000,', b""), [], id="removed-at-the-top"),
-        pytest.param(BODY.replace(b',"last4":"4242"', b""), ["/card"], id="removed-below"),
-        pytest.param(BODY.replace(b'{"number"', b'{"a/b~c":1,"number"'), ["/card/a~1b~0c"], id="escaped"),
-        pytest.param(BODY.replace(b'{"number"', b'{"\\ud800":1,"number"'), ["/card"], id="half-a-character"),
-        pytest.param(BODY.replace(b'{"number"', b'{"a\\nb":1,"number"'), ["/card"], id="not-printable"),
-        pytest.param(b"[]", [], id="no-members"),
-        pytest.param(b"not json", [], id="no-document"),
-    ],
+@rows(
+    "body, expected",
+    value=(BODY.replace(b"1000", b"1001"), ["/amount"]),
+    nested=(BODY.replace(b'"last4":"4242"', b'"last4":"1"'), ["/card/last4"]),
+    array=(BODY.replace(b"[1,2]", b"[2,1]"), ["/lines"]),
+    added=(BODY.replace(b'"amount"', b'"extra":1,"amount"'), ["/extra"]),
+    removed_at_the_top=(BODY.replace(b'"amount":1000,', b""), []),
+    removed_below=(BODY.replace(b',"last4":"4242"', b""), ["/card"]),
+    escaped=(BODY.replace(b'{"number"', b'{"a/b~c":1,"number"'), ["/card/a~1b~0c"]),
+    half_a_character=(BODY.replace(b'{"number"', b'{"\\ud800":1,"number"'), ["/card"]),
+    not_printable=(BODY.replace(b'{"number"', b'{"a\\nb":1,"number"'), ["/card"]),
+    no_members=(b"[]", []),
+    no_document=(b"not json", []),
 )
 def test_members_are_named(body: bytes, expected: list[str]) -> None:
     """The innermost members that differ are named; of one that is gone, what held it."""
@@ -91,14 +84,11 @@ def test_members_within_bounds() -> None:
     """Five levels are four, of many members some are known, and of those nothing false is said."""
     fingerprinter = Fingerprinter(FingerprintSpec(explains=True), KEY)
     deep = b'{"a":{"b":{"c":{"d":{"e":%b}}}}}'
-    assert differs(fingerprinter, recorded(fingerprinter, body=deep % b"1"), body=deep % b"2") == [
-        "body",
-        "body:/a/b/c/d",
-    ]
+    first = recorded(fingerprinter, body=deep % b"1")
+    assert differs(fingerprinter, first, body=deep % b"2") == ["body", "body:/a/b/c/d"]
     names = [b'"m%03d":1' % number for number in range(2 * MEMBERS_MAX)]
     first = recorded(fingerprinter, body=b"{" + b",".join(names) + b"}")
-    without_first = b"{" + b",".join(names[1:]) + b"}"
-    assert differs(fingerprinter, first, body=without_first) == ["body"]
+    assert differs(fingerprinter, first, body=b"{" + b",".join(names[1:]) + b"}") == ["body"]
     assert len(first.parts) < 600
 
 
@@ -111,9 +101,7 @@ def test_only_what_is_compared_is_explained() -> None:
     assert differs(comparing, recorded(comparing), body=changed) == ["body", "body:/card/number"]
 
 
-@pytest.mark.parametrize(
-    "spec", [FingerprintSpec(body=BodyForm.RAW), FingerprintSpec(headers=(b"Api-Version",))], ids=["body", "headers"]
-)
+@rows("spec", body=FingerprintSpec(body=BodyForm.RAW), headers=FingerprintSpec(headers=(b"Api-Version",)))
 def test_across_recipes_only_what_is_sure_is_said(spec: FingerprintSpec) -> None:
     """Under other settings, method, target and host are still comparable; the rest is not."""
     before, now = Fingerprinter(FingerprintSpec(), KEY), Fingerprinter(spec, KEY)
@@ -123,13 +111,13 @@ def test_across_recipes_only_what_is_sure_is_said(spec: FingerprintSpec) -> None
 
 def test_under_an_unknown_key_nothing_is_said() -> None:
     """A secret that is gone, or is another one under the same name, explains nothing; a retired one does."""
-    first = recorded(Fingerprinter(FingerprintSpec(), KEY))
-    other = FingerprintKey("k2", b"fedcba9876543210")
+    same, other = Fingerprinter(FingerprintSpec(), KEY), FingerprintKey("k2", b"fedcba9876543210")
+    first = recorded(same)
     assert differs(Fingerprinter(FingerprintSpec(), other, [KEY]), first, body=b"[]") == ["body"]
-    assert differs(Fingerprinter(FingerprintSpec(), other), first, body=b"[]") == []
-    assert differs(Fingerprinter(FingerprintSpec(), replace(other, key_id="k1")), first, body=b"[]") == []
-    assert differs(Fingerprinter(FingerprintSpec(), KEY), replace(first, parts=b""), body=b"[]") == []
-    assert differs(Fingerprinter(FingerprintSpec(), KEY), replace(first, parts=first.parts[:9]), body=b"[]") == []
+    for unknown in (other, replace(other, key_id="k1")):
+        assert differs(Fingerprinter(FingerprintSpec(), unknown), first, body=b"[]") == []
+    for parts in (b"", first.parts[:9]):
+        assert differs(same, replace(first, parts=parts), body=b"[]") == []
 
 
 def test_equal_parts_of_two_operations_look_different() -> None:

@@ -22,6 +22,7 @@ from gateway.core.identity.fingerprint import (
 )
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.verdict import Match, compare
+from tests.core.rows import rows
 
 JSON = b'{"amount":1000,"currency":"eur"}'
 HEADERS: Headers = (
@@ -42,6 +43,19 @@ def head(**fields: bytes) -> RequestHead:
 
 def digests(request: RequestHead = HEAD, body: bytes = JSON, spec: FingerprintSpec = PLAIN) -> Digests:
     return Fingerprinter(spec).digests(request, body)
+
+
+def on_one_route(requests: list[RequestHead], spec: FingerprintSpec = PLAIN) -> list[Digests]:
+    """Their digests, which are those of each by itself."""
+    route = Fingerprinter(spec)
+    made = [route.digests(request, JSON) for request in requests]
+    assert made == [digests(request, spec=spec) for request in requests]
+    return made
+
+
+def flipped(value: bytes, position: int, bit: int) -> bytes:
+    position %= len(value)
+    return value[:position] + bytes((value[position] ^ 1 << bit,)) + value[position + 1 :]
 
 
 @given(
@@ -71,11 +85,8 @@ def test_chunks(body: bytes, cuts: list[int]) -> None:
 @given(body=st.binary(min_size=1, max_size=64), position=st.integers(0, 63), bit=st.integers(0, 7))
 def test_flipped_bit_of_body(form: BodyForm, body: bytes, position: int, bit: int) -> None:
     """One flipped bit of a body without a form of its own makes another request."""
-    flipped = bytearray(body)
-    flipped[position % len(body)] ^= 1 << bit
-    request = head(content_type=b"application/octet-stream")
-    spec = FingerprintSpec(body=form)
-    one, other = digests(request, body, spec), digests(request, bytes(flipped), spec)
+    request, spec = head(content_type=b"application/octet-stream"), FingerprintSpec(body=form)
+    one, other = (digests(request, each, spec) for each in (body, flipped(body, position, bit)))
     assert one.canonical != other.canonical
     assert one.raw != other.raw
 
@@ -84,9 +95,7 @@ def test_flipped_bit_of_body(form: BodyForm, body: bytes, position: int, bit: in
 @given(position=st.integers(0, 100), bit=st.integers(0, 7))
 def test_flipped_bit_of_request_line(part: str, position: int, bit: int) -> None:
     """One flipped bit of method or target makes another request."""
-    flipped = bytearray(getattr(HEAD, part))
-    flipped[position % len(flipped)] ^= 1 << bit
-    other = digests(replace(HEAD, **{part: bytes(flipped)}))
+    other = digests(replace(HEAD, **{part: flipped(getattr(HEAD, part), position, bit)}))
     assert other.canonical != digests().canonical
     assert other.raw != digests().raw
 
@@ -94,30 +103,27 @@ def test_flipped_bit_of_request_line(part: str, position: int, bit: int) -> None
 @given(position=st.integers(0, len(b"application/json") - 1), bit=st.integers(0, 7))
 def test_flipped_bit_of_media_type(position: int, bit: int) -> None:
     """One flipped bit of the media type makes another request, unless it only changed the case of a letter."""
-    flipped = bytearray(b"application/json")
-    flipped[position] ^= 1 << bit
-    is_same = bytes(flipped).lower() == b"application/json"
-    assert (digests(head(content_type=bytes(flipped))).canonical == digests().canonical) is is_same
+    other = flipped(b"application/json", position, bit)
+    is_same = other.lower() == b"application/json"
+    assert (digests(head(content_type=other)).canonical == digests().canonical) is is_same
 
 
-@pytest.mark.parametrize(
-    ("request_", "is_equal"),
-    [
-        pytest.param(head(host=b"API.example.COM"), True, id="host-case"),
-        pytest.param(head(host=b"other.example.com"), False, id="host"),
-        pytest.param(head(host=b""), False, id="no-host"),
-        pytest.param(head(content_type=b"Application/JSON"), True, id="media-type-case"),
-        pytest.param(head(content_type=b"application/json; charset=utf-8"), True, id="usual-charset"),
-        pytest.param(head(content_type=b'application/json;Charset="UTF-8"'), True, id="usual-charset-quoted"),
-        pytest.param(head(content_type=b"application/json; charset=latin1"), False, id="charset"),
-        pytest.param(head(content_type=b"application/json; version=2"), False, id="parameter"),
-        pytest.param(head(content_type=b""), False, id="no-media-type"),
-        pytest.param(head(content_encoding=b"gzip"), False, id="content-coding"),
-        pytest.param(head(authorization=b"Bearer other"), True, id="authorization"),
-        pytest.param(head(idempotency_key=b"other"), True, id="key"),
-        pytest.param(head(user_agent=b"x", date=b"now", traceparent=b"00"), True, id="unlisted"),
-        pytest.param(head(x_region=b"us"), True, id="unlisted-own"),
-    ],
+@rows(
+    "request_, is_equal",
+    host_case=(head(host=b"API.example.COM"), True),
+    host=(head(host=b"other.example.com"), False),
+    no_host=(head(host=b""), False),
+    media_type_case=(head(content_type=b"Application/JSON"), True),
+    usual_charset=(head(content_type=b"application/json; charset=utf-8"), True),
+    usual_charset_quoted=(head(content_type=b'application/json;Charset="UTF-8"'), True),
+    charset=(head(content_type=b"application/json; charset=latin1"), False),
+    parameter=(head(content_type=b"application/json; version=2"), False),
+    no_media_type=(head(content_type=b""), False),
+    content_coding=(head(content_encoding=b"gzip"), False),
+    authorization=(head(authorization=b"Bearer other"), True),
+    key=(head(idempotency_key=b"other"), True),
+    unlisted=(head(user_agent=b"x", date=b"now", traceparent=b"00"), True),
+    unlisted_own=(head(x_region=b"us"), True),
 )
 def test_fields(request_: RequestHead, is_equal: bool) -> None:
     """Host, media type and coding make the request; credentials, the key and unlisted fields do not."""
@@ -130,22 +136,18 @@ def test_listed_headers() -> None:
     twice = replace(HEAD, headers=IndexedHeaders((*HEADERS, (b"x-region", b"us"))))
     turned = replace(HEAD, headers=IndexedHeaders(((b"x-region", b"us"), *HEADERS)))
     requests = [HEAD, head(x_region=b"us"), head(x_region=b""), twice, turned, head(x_region=b"eu, us")]
-    route = Fingerprinter(spec)
-    made = [route.digests(request, JSON) for request in requests]
-    assert made == [digests(request, spec=spec) for request in requests]
+    made = on_one_route(requests, spec)
     assert (len({one.canonical for one in made}), len({one.raw for one in made})) == (len(requests), 1)
 
 
 def test_overrides() -> None:
     """A field that some services take for method or target counts with its name and all its values, in both digests."""
     names = ("x_http_method_override", "x_http_method", "x_method_override", "x_original_url", "x_rewrite_url")
-    route = Fingerprinter(PLAIN)
     requests = [HEAD, *[head(**{name: value}) for name in names for value in (b"DELETE", b"PUT", b" ")]]
     twice = ((b"X-HTTP-Method", b"PUT"), (b"x-http-method", b"DELETE"))
     requests += [replace(HEAD, headers=IndexedHeaders(HEADERS + each)) for each in (twice, twice[::-1])]
     requests += [head(x_http_method=b"PUT", **{name: b"DELETE"}) for name in ("x_method_override", "x_original_url")]
-    made = [route.digests(request, JSON) for request in requests]
-    assert made == [digests(request) for request in requests]
+    made = on_one_route(requests)
     assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
 
 
@@ -153,12 +155,12 @@ def test_conditions() -> None:
     """A condition, a range, or what else makes a request another one counts with its name and value, in both digests,
     whatever the settings are; preferences do not."""
     names = ("if_match", "if_none_match", "if_unmodified_since", "range", "destination", "upload_offset", "soapaction")
-    route = Fingerprinter(FingerprintSpec(body=BodyForm.NONE))
     requests = [HEAD, *[head(**{name: value}) for name in names for value in (b'"v1"', b'"v2"')]]
     requests.append(head(if_match=b'"v1"', range=b"bytes=0-1"))
-    made = [route.digests(request, JSON) for request in requests]
+    usual, *others, preferring = on_one_route([*requests, head(prefer=b"wait=5")], FingerprintSpec(body=BodyForm.NONE))
+    made = [usual, *others]
     assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
-    assert route.digests(head(prefer=b"wait=5"), JSON) == made[0]
+    assert preferring == usual
 
 
 @pytest.mark.parametrize(
@@ -177,8 +179,6 @@ def test_never_listed(name: bytes) -> None:
 
 
 FORM_DATA = b'--%b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--%b--\r\n'
-
-
 FORM_MEDIA = b"application/x-www-form-urlencoded"
 X, Y = (b"multipart/form-data; boundary=%b" % name for name in (b"X", b"Y"))
 IN_X = FORM_DATA % (b"X", b"X")
@@ -236,17 +236,14 @@ OLD = FingerprintKey("k0", SECRET)
 NEW = FingerprintKey("k1", SECRET[::-1])
 
 
-@pytest.mark.parametrize(
-    ("spec", "before", "now", "same", "other"),
-    [
-        (PLAIN, NEW, (NEW, [OLD]), Match.SAME, Match.DIFFERENT),
-        (PLAIN, None, (NEW, [OLD]), Match.SAME, Match.DIFFERENT),
-        (PLAIN, OLD, (NEW, [OLD]), Match.SAME, Match.DIFFERENT),
-        (FingerprintSpec(ignore=(("t",),)), OLD, (NEW, [OLD]), Match.SAME, Match.UNKNOWN),
-        (PLAIN, OLD, (None,), Match.UNKNOWN, Match.UNKNOWN),
-        (PLAIN, OLD, (FingerprintKey("k0", b"another secret of k0"),), Match.UNKNOWN, Match.UNKNOWN),
-    ],
-    ids=["same-key", "unkeyed", "retired-key", "other-settings", "key-forgotten", "secret-exchanged"],
+@rows(
+    "spec, before, now, same, other",
+    same_key=(PLAIN, NEW, (NEW, [OLD]), Match.SAME, Match.DIFFERENT),
+    unkeyed=(PLAIN, None, (NEW, [OLD]), Match.SAME, Match.DIFFERENT),
+    retired_key=(PLAIN, OLD, (NEW, [OLD]), Match.SAME, Match.DIFFERENT),
+    other_settings=(FingerprintSpec(ignore=(("t",),)), OLD, (NEW, [OLD]), Match.SAME, Match.UNKNOWN),
+    key_forgotten=(PLAIN, OLD, (None,), Match.UNKNOWN, Match.UNKNOWN),
+    secret_exchanged=(PLAIN, OLD, (FingerprintKey("k0", b"another secret of k0"),), Match.UNKNOWN, Match.UNKNOWN),
 )
 def test_a_record_under_other_keys_and_settings(
     spec: FingerprintSpec, before: FingerprintKey | None, now: Any, same: Match, other: Match

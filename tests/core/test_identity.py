@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,6 @@ from gateway.core.identity.key import (
     HeaderScope,
     Key,
     KeyFormat,
-    Scope,
     SharedScope,
     derive_operation_id,
     identity_of,
@@ -23,6 +24,7 @@ from gateway.core.identity.key import (
     is_of,
     single_headers,
 )
+from gateway.core.operation import Identity
 
 parts = st.lists(st.binary(max_size=12), max_size=5)
 names = st.text(max_size=8)
@@ -32,12 +34,6 @@ identities = st.tuples(names, names, st.binary(max_size=8), st.binary(max_size=8
 def key(value: bytes) -> Key:
     found = HeaderKey().find_key({b"idempotency-key": [value]})
     assert isinstance(found, Key)
-    return found
-
-
-def shared() -> Scope:
-    found = SharedScope().find_scope({}, None)
-    assert isinstance(found, Scope)
     return found
 
 
@@ -63,40 +59,38 @@ def test_operation_ids_differ(one: tuple[str, str, bytes, bytes], other: tuple[s
     assert (derive_operation_id(*one) == derive_operation_id(*other)) == (one == other)
 
 
+def identity(**changes: Any) -> Identity:
+    """The identity of a request of everybody's."""
+    usual = {"service": "s", "route": "r", "operation": "o", "scope": SharedScope().find_scope({}, None)}
+    return identity_of(**{**usual, "key": key(b"k"), **changes})
+
+
 def test_stable_for_ever() -> None:
     """The derivation is what it was: a record made by an older program is found by this one."""
-    identity = identity_of(
-        service="billing", route="charges", operation="create-charge", scope=shared(), key=key(b"order-1")
-    )
-    assert str(identity.operation_id) == "16563646-e0b1-8fd4-80e8-fb0f2cfbc1f8"
-    assert identity.key_digest.hex() == "8d9af8732e3ecf79bff9f62bc7c9b7a3a66bbef5b749fafd6a3df9acf5534977"
-    assert identity.scope_digest.hex() == "111b0112347f1882eeacdfe34d1ef293d5c9d30a6e5adcc75ce9c7b6f7a651f1"
+    older = identity(service="billing", route="charges", operation="create-charge", key=key(b"order-1"))
+    assert str(older.operation_id) == "16563646-e0b1-8fd4-80e8-fb0f2cfbc1f8"
+    assert older.key_digest.hex() == "8d9af8732e3ecf79bff9f62bc7c9b7a3a66bbef5b749fafd6a3df9acf5534977"
+    assert older.scope_digest.hex() == "111b0112347f1882eeacdfe34d1ef293d5c9d30a6e5adcc75ce9c7b6f7a651f1"
 
 
 def test_route_identifies_nothing() -> None:
     """Two routes of one operation share its keys; the route is kept for people."""
-    one, other = (
-        identity_of(service="s", route=route, operation="o", scope=shared(), key=key(b"k")) for route in ("a", "b")
-    )
+    one, other = (identity(route=route) for route in ("a", "b"))
     assert (one.route, other.route) == ("a", "b")
     assert one.operation_id == other.operation_id
 
 
 def test_clear_key_by_request_only() -> None:
     """The key is kept in clear only where that was asked for."""
-    identity = identity_of(service="s", route="r", operation="o", scope=shared(), key=key(b"s3cret"))
-    assert identity.key is None
-    assert "s3cret" not in repr(identity)
-    kept = identity_of(service="s", route="r", operation="o", scope=shared(), key=key(b"k"), keeps_clear_key=True)
-    assert kept.key == "k"
+    hidden = identity(key=key(b"s3cret"))
+    assert hidden.key is None
+    assert "s3cret" not in repr(hidden)
+    assert identity(keeps_clear_key=True).key == "k"
 
 
 def test_with_a_secret_the_digests_cannot_be_computed() -> None:
     """A secret keys both digests, and the id through them; the derivations never change."""
-    plain, keyed, other = (
-        identity_of(service="s", route="r", operation="o", scope=shared(), key=key(b"k"), secret=secret)
-        for secret in (None, b"1" * 32, b"2" * 32)
-    )
+    plain, keyed, other = (identity(secret=secret) for secret in (None, b"1" * 32, b"2" * 32))
     for name in ("operation_id", "scope_digest", "key_digest"):
         assert len({getattr(each, name) for each in (plain, keyed, other)}) == 3
     assert str(keyed.operation_id) == "5c846f5b-2717-83c5-b9d2-0bbc467a0d32"

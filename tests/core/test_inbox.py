@@ -7,11 +7,9 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
-import standardwebhooks
 import stripe
 from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.v1.event import CloudEvent
@@ -45,16 +43,22 @@ from gateway.core.webhook import (
     secret_key,
     sign,
 )
-from tests.support.senders import PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
+from tests.core.rows import rows
+from tests.support.senders import NOW, PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
 
-NOW: Final = 1_700_000_000
 SIGNING: Final = ("standard_webhooks", "stripe", "slack", "github", "shopify")
 TIMED: Final = ("standard_webhooks", "stripe", "slack")
 TOLERANCE: Final = 300
 LATER: Final = NOW + TOLERANCE // 2 + 1
-OLD_WHSEC: Final = "whsec_" + base64.b64encode(b"o" * 32).decode()
 
 Heads = Mapping[str, str]
+
+
+def in_base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+OLD_WHSEC: Final = "whsec_" + in_base64(b"o" * 32)
 
 
 def inbox_of(preset: str, secrets: Sequence[str | Secret] = (), **changes: object) -> Inbox:
@@ -71,9 +75,7 @@ def inbox_of(preset: str, secrets: Sequence[str | Secret] = (), **changes: objec
 
 def secret_of(preset: str, text: str, name: str = "s0", until: float | None = None) -> Secret:
     key, algorithm = secret_key(text, is_base64=PRESETS[preset].is_secret_base64)
-    if preset == "cloudevents":
-        algorithm = Algorithm.BEARER
-    return Secret(name, key, algorithm, until)
+    return Secret(name, key, Algorithm.BEARER if preset == "cloudevents" else algorithm, until)
 
 
 def raw(heads: Heads) -> Headers:
@@ -147,11 +149,14 @@ def test_published_signatures(preset: str) -> None:
     assert seen(inbox, heads, body + b" ", moment) == Refused(Fault.INVALID)
 
 
+def svix_of() -> Heads:
+    """The usual message under the header names of Svix."""
+    return {name.replace("webhook", "svix"): value for name, value in signed("standard_webhooks").items()}
+
+
 def test_both_spellings_of_standard_webhooks_are_one_event() -> None:
     """An event has the same key under the header names of Svix, and is signed again under each name that it has."""
-    usual = signed("standard_webhooks")
-    svix = {name.replace("webhook", "svix"): value for name, value in usual.items()}
-    inbox = inbox_of("standard_webhooks")
+    usual, svix, inbox = signed("standard_webhooks"), svix_of(), inbox_of("standard_webhooks")
     assert event_of(inbox, svix).key.digest == event_of(inbox, usual).key.digest
     later = renewed(inbox, raw(usual | svix), PAID, now=LATER)
     assert later is not None
@@ -159,32 +164,28 @@ def test_both_spellings_of_standard_webhooks_are_one_event() -> None:
     assert header_values(later, b"svix-signature") == header_values(later, b"webhook-signature")
 
 
-def _ed25519() -> tuple[Ed25519PrivateKey, str]:
-    private = Ed25519PrivateKey.from_private_bytes(b"p" * 32)
-    public = private.public_key().public_bytes(Serialization.Raw, PublicFormat.Raw)
-    return private, "whpk_" + base64.b64encode(public).decode()
+PRIVATE: Final = Ed25519PrivateKey.from_private_bytes(b"p" * 32)
+RAW_PUBLIC: Final = PRIVATE.public_key().public_bytes(Serialization.Raw, PublicFormat.Raw)
+PUBLIC: Final = "whpk_" + in_base64(RAW_PUBLIC)
+MADE: Final = in_base64(PRIVATE.sign(b"msg_1.%d.%b" % (NOW, PAID)))
 
 
 def test_asymmetric_signatures() -> None:
     """An Ed25519 signature is verified by the sender's public key; another byte or another key does not fit."""
-    private, public = _ed25519()
-    made = base64.b64encode(private.sign(b"msg_1.%d.%b" % (NOW, PAID))).decode()
-    heads = signed("standard_webhooks") | {"webhook-signature": f"v1,AAAA v1a,{made}"}
-    inbox = inbox_of("standard_webhooks", [public])
+    heads = signed("standard_webhooks") | {"webhook-signature": f"v1,AAAA v1a,{MADE}"}
+    inbox = inbox_of("standard_webhooks", [PUBLIC])
     assert event_of(inbox, heads)
     assert seen(inbox, heads, PAID + b" ") == Refused(Fault.INVALID)
-    other = "whpk_" + base64.b64encode(bytes(32)).decode()
+    other = "whpk_" + in_base64(bytes(32))
     assert seen(inbox_of("standard_webhooks", [other]), heads) == Refused(Fault.INVALID)
 
 
 def test_the_message_does_not_choose_the_algorithm() -> None:
     """An HMAC keyed with the public key, which everybody knows, is worth nothing."""
-    _, public = _ed25519()
-    known = base64.b64decode(public.removeprefix("whpk_"))
-    forged = base64.b64encode(hmac.digest(known, b"msg_1.%d.%b" % (NOW, PAID), "sha256")).decode()
+    forged = in_base64(hmac.digest(RAW_PUBLIC, b"msg_1.%d.%b" % (NOW, PAID), "sha256"))
     for member in (f"v1,{forged}", f"v1a,{forged}"):
-        heads = {**signed("standard_webhooks"), "webhook-signature": member}
-        assert seen(inbox_of("standard_webhooks", [public]), heads) == Refused(Fault.INVALID)
+        heads = signed("standard_webhooks") | {"webhook-signature": member}
+        assert seen(inbox_of("standard_webhooks", [PUBLIC]), heads) == Refused(Fault.INVALID)
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
@@ -244,20 +245,16 @@ def test_the_tolerance_holds_on_both_sides(preset: str, skew: int) -> None:
 @pytest.mark.parametrize("preset", TIMED)
 def test_a_time_is_a_plain_number(preset: str, time: str) -> None:
     """Other spellings of a number are refused, also where they were signed."""
-    spelled = time.encode("utf-8").decode("latin-1")
-    content = {"standard_webhooks": f"msg_1.{spelled}.", "stripe": f"{spelled}.", "slack": f"v0:{spelled}:"}[
-        preset
-    ].encode("latin-1") + body_of(preset)
-    heads = dict(signed(preset, body_of(preset)))
-    match preset:
-        case "standard_webhooks":
-            made = base64.b64encode(hmac.digest(b"k" * 32, content, "sha256")).decode()
-            heads |= {"webhook-timestamp": spelled, "webhook-signature": f"v1,{made}"}
-        case "stripe":
-            heads["Stripe-Signature"] = f"t={spelled},v1={hex_hmac(TEXT, content)}"
-        case _:
-            heads |= {"X-Slack-Request-Timestamp": spelled, "X-Slack-Signature": f"v0={hex_hmac(TEXT, content)}"}
-    assert isinstance(seen(inbox_of(preset), heads, body_of(preset)), Refused)
+    spelled, body = time.encode("utf-8").decode("latin-1"), body_of(preset)
+    before = {"standard_webhooks": f"msg_1.{spelled}.", "stripe": f"{spelled}.", "slack": f"v0:{spelled}:"}[preset]
+    content = before.encode("latin-1") + body
+    made, in_hex = in_base64(hmac.digest(b"k" * 32, content, "sha256")), hex_hmac(TEXT, content)
+    heads = {
+        "standard_webhooks": {"webhook-timestamp": spelled, "webhook-signature": f"v1,{made}"},
+        "stripe": {"Stripe-Signature": f"t={spelled},v1={in_hex}"},
+        "slack": {"X-Slack-Request-Timestamp": spelled, "X-Slack-Signature": f"v0={in_hex}"},
+    }[preset]
+    assert isinstance(seen(inbox_of(preset), signed(preset, body) | heads, body), Refused)
 
 
 # -- hostile messages --------------------------------------------------------------------------------------------------
@@ -270,10 +267,9 @@ def test_without_any_of_its_headers(preset: str) -> None:
     heads = raw(signed(preset, body))
     verified = frozenset().union(*(scheme.headers for scheme in inbox.schemes))
     for index, (name, _) in enumerate(heads):
-        if name.lower() not in verified:
-            continue
-        assert seen(inbox, heads[:index] + heads[index + 1 :], body) == Refused(Fault.MISSING)
-        assert seen(inbox, (*heads, heads[index]), body) == Refused(Fault.INVALID)
+        if name.lower() in verified:
+            assert seen(inbox, heads[:index] + heads[index + 1 :], body) == Refused(Fault.MISSING)
+            assert seen(inbox, (*heads, heads[index]), body) == Refused(Fault.INVALID)
 
 
 SIGNATURES: Final = (
@@ -285,16 +281,15 @@ SIGNATURES: Final = (
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda text: repr(text[:12]))
 def test_malformed_signatures(signature: str) -> None:
     """Lists that are empty, bad base64, other versions, ten thousand signatures: refused, and nothing else."""
-    inbox = inbox_of("standard_webhooks", [WHSEC, _ed25519()[1]])
+    inbox = inbox_of("standard_webhooks", [WHSEC, PUBLIC])
     assert isinstance(seen(inbox, signed("standard_webhooks") | {"webhook-signature": signature}), Refused)
 
 
 def test_a_further_id_of_another_scheme_changes_nothing() -> None:
     """A captured message with the headers of another scheme beside its own has the id that was signed."""
     inbox = inbox_of("standard_webhooks")
-    captured = {name.replace("webhook", "svix"): value for name, value in signed("standard_webhooks").items()}
-    again = event_of(inbox, {"webhook-id": "msg_new", **captured})
-    assert event_of(inbox, captured).key.digest == again.key.digest
+    again = event_of(inbox, {"webhook-id": "msg_new", **svix_of()})
+    assert event_of(inbox, svix_of()).key.digest == again.key.digest
 
 
 def test_what_was_signed_is_not_divided_differently() -> None:
@@ -323,15 +318,12 @@ def test_no_change_of_a_message_is_genuine(preset: str, data: st.DataObject) -> 
         body = changed
     else:
         headers = (*original[:index], (original[index][0], changed), *original[index + 1 :])
-    found = seen(inbox, headers, body)
-    if preset == "stripe" and index is not None:
-        # Further members of the list say nothing about the ones that are right.
-        right = header_values(original, b"stripe-signature")[0].split(b",")
-        if set(right) <= set(changed.split(b",")):
+        # Further members of a list say nothing about the ones that are right.
+        if preset == "stripe" and set(value.split(b",")) <= set(changed.split(b",")):
             return
-    if preset == "standard_webhooks" and index is not None and original[index][1] in changed.split(b" "):
-        return
-    assert isinstance(found, Refused)
+        if preset == "standard_webhooks" and value in changed.split(b" "):
+            return
+    assert isinstance(seen(inbox, headers, body), Refused)
     assert renewed(replace(inbox, sign_again=SignAgain.ALWAYS), headers, body, now=NOW) is None
 
 
@@ -339,28 +331,21 @@ NAMES: Final = (
     *(name.encode() for preset in SENDERS for name in signed(preset)),
     *(b"svix-id", b"svix-timestamp", b"svix-signature", b"Content-Type", b"Content-Encoding", b"ce-id", b"ce-source"),
 )
-PIECES: Final = st.lists(
-    st.sampled_from(
-        [b"v1,", b"v1a,", b"t=", b"v1=", b"v0=", b"sha256=", b" ", b",", b"%d" % NOW, b"%ff", b'"', b"A" * 44]
-    )
-    | st.sampled_from([b"application/cloudevents+json", b"application/cloudevents-batch", b"gzip", b"Bearer "])
-    | st.binary(max_size=8),
-    max_size=6,
-).map(b"".join)
+SIGNS = [b"v1,", b"v1a,", b"t=", b"v1=", b"v0=", b"sha256=", b" ", b",", b"%d" % NOW, b"%ff", b'"', b"A" * 44]
+WORDS = [b"application/cloudevents+json", b"application/cloudevents-batch", b"gzip", b"Bearer "]
+PIECES: Final = st.lists(st.sampled_from(SIGNS) | st.sampled_from(WORDS) | st.binary(max_size=8), max_size=6)
+MEMBERS: Final = st.sampled_from(["id", "event_id", "source", "type", "challenge"])
 DOCUMENTS: Final = st.binary(max_size=60) | st.recursive(
     st.none() | st.text(max_size=4) | st.integers(),
-    lambda inner: st.dictionaries(
-        st.sampled_from(["id", "event_id", "source", "type", "challenge"]), inner, max_size=4
-    ),
+    lambda inner: st.dictionaries(MEMBERS, inner, max_size=4),
     max_leaves=6,
 ).map(lambda document: json.dumps(document).encode())
 
 
-@given(
-    headers=st.lists(st.tuples(st.sampled_from(NAMES), PIECES), max_size=8).map(tuple),
-    body=DOCUMENTS,
-    has_token=st.booleans(),
-)
+HEADERS: Final = st.lists(st.tuples(st.sampled_from(NAMES), PIECES.map(b"".join)), max_size=8).map(tuple)
+
+
+@given(headers=HEADERS, body=DOCUMENTS, has_token=st.booleans())
 def test_whatever_comes_is_a_value(headers: Headers, body: bytes, has_token: bool) -> None:
     """No message raises anything, and without a secret of its sender none is genuine."""
     for preset in SENDERS:
@@ -387,10 +372,10 @@ def mutations(draw: st.DrawFn, value: bytes) -> bytes:
 @pytest.mark.parametrize("preset", ["github", "shopify"])
 def test_an_unsigned_id_makes_no_other_event(preset: str) -> None:
     """The same bytes under another id are the same event, and other bytes under the same id another one."""
-    messages = [("1", PAID), ("2", PAID), ("1", PAID + b" ")]
-    same, again, other = [
-        event_of(inbox_of(preset), signed(preset, body, event=event), body).key.digest for event, body in messages
-    ]
+    same, again, other = (
+        event_of(inbox_of(preset), signed(preset, body, event=event), body).key.digest
+        for event, body in (("1", PAID), ("2", PAID), ("1", PAID + b" "))
+    )
     assert same == again != other
     by_id = inbox_of(preset, guards_content=False)
     assert len({event_of(by_id, signed(preset, event=event)).key.digest for event in ("1", "2")}) == 2
@@ -417,23 +402,21 @@ def test_source_and_id_do_not_run_into_one_another() -> None:
 JSON_EVENT: Final = {"Content-Type": "application/cloudevents+json"}
 
 
-@pytest.mark.parametrize(
-    ("heads", "body"),
-    [
-        ({"Content-Type": "application/cloudevents+avro"}, b"x"),
-        (JSON_EVENT, b"[]"),
-        (JSON_EVENT, b"\xff"),
-        (JSON_EVENT, b'{"id":"1","id":"2","source":"/"}'),
-        (JSON_EVENT, b'{"id":1,"source":"/"}'),
-        (JSON_EVENT, b'{"id":null,"source":"/"}'),
-        (JSON_EVENT | {"Content-Encoding": "gzip"}, b'{"id":"1","source":"/"}'),
-        ({"ce-id": "1"}, b""),
-        ({"ce-id": "%ff", "ce-source": "/"}, b""),
-        ({"ce-id": '""', "ce-source": "/"}, b""),
-        ({"ce-id": "x" * 1025, "ce-source": "/"}, b""),
-        ({"ce-id": "%41" * 9999, "ce-source": "/"}, b""),
-        ({"ce-id": "1", "ce-source": "/", "CE-ID": "2"}, b""),
-    ],
+@rows(
+    "heads, body",
+    other_format=({"Content-Type": "application/cloudevents+avro"}, b"x"),
+    no_object=(JSON_EVENT, b"[]"),
+    not_utf_8=(JSON_EVENT, b"\xff"),
+    two_ids_in_body=(JSON_EVENT, b'{"id":"1","id":"2","source":"/"}'),
+    number=(JSON_EVENT, b'{"id":1,"source":"/"}'),
+    null=(JSON_EVENT, b'{"id":null,"source":"/"}'),
+    coded=(JSON_EVENT | {"Content-Encoding": "gzip"}, b'{"id":"1","source":"/"}'),
+    no_source=({"ce-id": "1"}, b""),
+    escape_of_no_character=({"ce-id": "%ff", "ce-source": "/"}, b""),
+    empty=({"ce-id": '""', "ce-source": "/"}, b""),
+    long=({"ce-id": "x" * 1025, "ce-source": "/"}, b""),
+    long_escaped=({"ce-id": "%41" * 9999, "ce-source": "/"}, b""),
+    two_ids=({"ce-id": "1", "ce-source": "/", "CE-ID": "2"}, b""),
 )
 def test_an_event_without_an_id_that_can_be_read(heads: Heads, body: bytes) -> None:
     """A genuine message that cannot be told from others is none that could be accepted; a batch is not supported."""
@@ -461,24 +444,23 @@ def test_cloud_events_under_another_signature() -> None:
 # -- settings of a sender without a preset -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("template", "event_id", "time_header", "named"),
-    [
-        ("{id}", b"X-Event", None, "{body}"),
-        ("{body}{body}", b"X-Event", None, "{body}"),
-        ("{timestamp}{body}", b"X-Event", None, "{timestamp}"),
-        ("{body}", b"X-Event", b"X-Time", "{timestamp}"),
-        ("{id}.{body}", ("id",), None, "{id}"),
-        ("{id}{body}", b"X-Event", None, "{id}"),
-        ("{body}{id}", b"X-Event", None, "{id}"),
-        *[(template, b"X-Event", None, "brace") for template in ("{Body}", "{body", "{", "{url}{body}")],
-    ],
+@rows(
+    "template, named, changes",
+    no_body=("{id}", "{body}", {}),
+    two_bodies=("{body}{body}", "{body}", {}),
+    time_without_header=("{timestamp}{body}", "{timestamp}", {}),
+    header_without_time=("{body}", "{timestamp}", {"time_header": b"X-Time"}),
+    id_of_the_body=("{id}.{body}", "{id}", {"event_id": ("id",)}),
+    id_runs_into_body=("{id}{body}", "{id}", {}),
+    body_runs_into_id=("{body}{id}", "{id}", {}),
+    case=("{Body}", "brace", {}),
+    open=("{body", "brace", {}),
+    brace_alone=("{", "brace", {}),
+    unknown=("{url}{body}", "brace", {}),
 )
-def test_templates_that_prove_nothing(
-    template: str, event_id: bytes | tuple[str, ...], time_header: bytes | None, named: str
-) -> None:
+def test_templates_that_prove_nothing(template: str, named: str, changes: dict[str, Any]) -> None:
     """A template that leaves out what it needs is refused, and so are other placeholders."""
-    how: Any = {"digest": Digest.SHA256, "encoding": Encoding.HEX, "event_id": event_id, "time_header": time_header}
+    how = {"digest": Digest.SHA256, "encoding": Encoding.HEX, "event_id": b"X-Event", "time_header": None} | changes
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the texts differ
         custom_scheme(signature=Place(b"x-sign"), signed=parse_template(template), **how)
     assert named in str(refused.value)
@@ -491,13 +473,8 @@ def _verified_by_the_receivers_library(preset: str, headers: Headers, body: byte
     heads = {name.decode(): value.decode() for name, value in headers}
     if preset == "stripe":
         return stripe.WebhookSignature.verify_header(body.decode(), heads["Stripe-Signature"], TEXT)
-    if preset == "standard_webhooks":
-        # Its `verify` reads the clock, so sign as it does.
-        made = standardwebhooks.Webhook(WHSEC).sign(
-            heads["webhook-id"], datetime.fromtimestamp(now, UTC), body.decode()
-        )
-        return heads["webhook-signature"] == made and heads["webhook-timestamp"] == str(now)
-    return heads["X-Slack-Signature"] == signed("slack", body, now)["X-Slack-Signature"]
+    # What else would verify reads the clock, so sign as it does.
+    return signed(preset, body, now).items() <= heads.items()
 
 
 @pytest.mark.parametrize("preset", TIMED)
@@ -521,11 +498,9 @@ def test_the_secrets_that_signed_sign_again() -> None:
     """While secrets change, the service may know either: each signature is made anew by its own secret."""
     old, new = secret_of("stripe", TEXT, "old", until=NOW + 1.0), secret_of("stripe", TEXT + "!", "new")
     unused = secret_of("stripe", TEXT + "?", "unused")
-    both = (
-        f"t={NOW},v1={hex_hmac(TEXT, b'%d.%b' % (NOW, PAID))},v1={hex_hmac(TEXT + '!', b'%d.%b' % (NOW, PAID))},v0=abc"
-    )
-    inbox = inbox_of("stripe", [unused, new, old])
-    later = renewed(inbox, raw({"Stripe-Signature": both}), PAID, now=LATER)
+    one, two = (hex_hmac(text, b"%d.%b" % (NOW, PAID)) for text in (TEXT, TEXT + "!"))
+    heads = raw({"Stripe-Signature": f"t={NOW},v1={one},v1={two},v0=abc"})
+    later = renewed(inbox_of("stripe", [unused, new, old]), heads, PAID, now=LATER)
     assert later is not None
     (value,) = header_values(later, b"stripe-signature")
     for text, expected in ((TEXT, True), (TEXT + "!", True), (TEXT + "?", False)):
@@ -534,11 +509,9 @@ def test_the_secrets_that_signed_sign_again() -> None:
 
 def test_nothing_is_signed_that_was_not() -> None:
     """A message of an unknown secret, of a private key, or without a time goes as it came."""
-    private, public = _ed25519()
     usual = signed("standard_webhooks")
-    made = base64.b64encode(private.sign(b"msg_1.%d.%b" % (NOW, PAID))).decode()
-    heads = usual | {"webhook-signature": f"v1a,{made}"}
-    assert renewed(inbox_of("standard_webhooks", [public, WHSEC]), raw(heads), PAID, now=LATER) is None
+    heads = usual | {"webhook-signature": f"v1a,{MADE}"}
+    assert renewed(inbox_of("standard_webhooks", [PUBLIC, WHSEC]), raw(heads), PAID, now=LATER) is None
     assert renewed(inbox_of("standard_webhooks", [OLD_WHSEC]), raw(usual), PAID, now=LATER) is None
     for preset in ("github", "shopify", "cloudevents"):
         always = inbox_of(preset, sign_again=SignAgain.ALWAYS)
@@ -559,12 +532,9 @@ def test_the_gateway_signs_what_nobody_else_can(preset: str) -> None:
         assert found is not None
         received = {name.decode().lower(): value.decode() for name, value in found}
         event_id = "msg_1" if preset == "standard_webhooks" else "6f1c1b0e"
-        made = standardwebhooks.Webhook(base64.b64encode(key).decode()).sign(
-            event_id, datetime.fromtimestamp(now, UTC), body.decode()
-        )
-        expected = {"webhook-id": event_id, "webhook-timestamp": str(now), "webhook-signature": made}
-        assert {name: received[name] for name in expected} == expected
-        names = {b"webhook-id", b"webhook-timestamp", b"webhook-signature"}
+        expected = signed("standard_webhooks", body, now, event_id, in_base64(key))
+        assert expected.items() <= received.items()
+        names = {name.encode() for name in expected}
         kept = [each for each in heads if each[0].lower() not in names]
         assert [each for each in found if each[0] not in names] == kept
 
@@ -584,17 +554,15 @@ def test_slack_asks_whether_the_url_expects_it() -> None:
         assert isinstance(seen(inbox_of("slack"), signed("slack", body), body), Unidentified)
 
 
-@pytest.mark.parametrize(
-    ("origins", "asked", "granted"),
-    [
-        ((b"*",), ["eventgrid.azure.net"], b"eventgrid.azure.net"),
-        ((b"eventgrid.azure.net",), ["EventGrid.azure.net"], b"EventGrid.azure.net"),
-        ((b"eventgrid.azure.net",), ["evil.example"], None),
-        ((b"*",), [], None),
-        ((b"*",), ["a.example", "b.example"], None),
-        ((b"*",), ["x" * 257], None),
-        ((), ["a.example"], None),
-    ],
+@rows(
+    "origins, asked, granted",
+    any=((b"*",), ["eventgrid.azure.net"], b"eventgrid.azure.net"),
+    listed=((b"eventgrid.azure.net",), ["EventGrid.azure.net"], b"EventGrid.azure.net"),
+    other=((b"eventgrid.azure.net",), ["evil.example"], None),
+    no_question=((b"*",), [], None),
+    two=((b"*",), ["a.example", "b.example"], None),
+    long=((b"*",), ["x" * 257], None),
+    none_granted=((), ["a.example"], None),
 )
 def test_which_origins_may_deliver(origins: tuple[bytes, ...], asked: list[str], granted: bytes | None) -> None:
     """The reply to a handshake names the origin that asked, and nothing where that is not granted."""

@@ -17,6 +17,7 @@ from gateway.core import lifecycle
 from gateway.core.lifecycle import Row, due_us, settle, step
 from gateway.core.operation import Applied, Event, Record, Snapshot, State
 from tests.conformance.hand import Hand, Script, Speech
+from tests.core.rows import rows
 from tests.support.memory_store import EPOCH_US
 
 SCRIPT = Script()
@@ -121,16 +122,18 @@ def _steps(world: World, *, resends: bool) -> Iterator[World]:
         is_over = record.state is State.CLAIMED and truths[-1] is Truth.UNSENT
         yield World(settle(record, due), _with(truths, len(truths) - 1, Truth.HARMLESS) if is_over else truths)
     yield from _by_holder(record, truths)
-    for say in (Hand.withdraw, Hand.requeue):
-        if (after := _said(record, say)) is not None:
-            yield World(after, truths)
+    yield from _after(record, truths, Hand.withdraw, Hand.requeue)
     if record.state is State.IN_DOUBT:
-        yield from _by_prober(record, truths)
-        if resends and len(truths) < ATTEMPTS_MAX and (after := _said(record, Hand.takeover)) is not None:
-            yield World(after, (*truths, Truth.UNSENT))
-    next_us = EPOCH_US if record.delivery is None else record.delivery.next_attempt_us
-    if len(truths) < ATTEMPTS_MAX and (after := _said(record, Hand.dispatch, next_us)) is not None:
-        yield World(after, (*truths, Truth.UNSENT))
+        # A probe is right, and says "nothing" only once nothing can arrive any more.
+        if Truth.EXECUTED in truths:
+            yield from _after(record, truths, Hand.prove)
+        elif Truth.SENT not in truths:
+            yield from _after(record, truths, Hand.reinstate, Hand.disprove)
+    if len(truths) < ATTEMPTS_MAX:
+        if resends and record.state is State.IN_DOUBT:
+            yield from _after(record, (*truths, Truth.UNSENT), Hand.takeover)
+        next_us = EPOCH_US if record.delivery is None else record.delivery.next_attempt_us
+        yield from _after(record, (*truths, Truth.UNSENT), Hand.dispatch, now_us=next_us)
 
 
 def _by_holder(record: Record, truths: tuple[Truth, ...]) -> Iterator[World]:
@@ -145,22 +148,15 @@ def _by_holder(record: Record, truths: tuple[Truth, ...]) -> Iterator[World]:
         known = [Hand.postpone, Hand.bury, Hand.release, Hand.forget]
     if truths[last] is Truth.EXECUTED:
         known = [Hand.complete]
-    for say in (*known, Hand.abandon):
-        if (after := _said(record, say)) is not None:
-            # Whoever reports that it sent nothing sends nothing any more.
-            done = Truth.HARMLESS if truths[last] is Truth.UNSENT else truths[last]
-            yield World(after, _with(truths, last, done))
+    # Whoever reports that it sent nothing sends nothing any more.
+    done = Truth.HARMLESS if truths[last] is Truth.UNSENT else truths[last]
+    yield from _after(record, _with(truths, last, done), *known, Hand.abandon)
 
 
-def _by_prober(record: Record, truths: tuple[Truth, ...]) -> Iterator[World]:
-    """A probe is right, and says "nothing" only once nothing can arrive any more."""
-    known: list[Speech] = []
-    if Truth.EXECUTED in truths:
-        known = [Hand.prove]
-    elif Truth.SENT not in truths:
-        known = [Hand.reinstate, Hand.disprove]
-    for say in known:
-        if (after := _said(record, say)) is not None:
+def _after(record: Record, truths: tuple[Truth, ...], *speeches: Speech, now_us: int = EPOCH_US) -> Iterator[World]:
+    """The worlds with these truths after each of the commands that has a row."""
+    for say in speeches:
+        if (after := _said(record, say, now_us)) is not None:
             yield World(after, truths)
 
 
@@ -192,14 +188,11 @@ def planted(event: Event, **changes: object) -> dict[tuple[State, Event], Row]:
     }
 
 
-@pytest.mark.parametrize(
-    ("event", "changes"),
-    [
-        (Event.POSTPONE, {"refused_under_doubt": False}),
-        (Event.BURY, {"refused_under_doubt": False}),
-        (Event.RELEASE, {"kept": None}),
-    ],
-    ids=["postpone-under-doubt", "bury-under-doubt", "release-of-a-kept-request"],
+@rows(
+    "event, changes",
+    postpone_under_doubt=(Event.POSTPONE, {"refused_under_doubt": False}),
+    bury_under_doubt=(Event.BURY, {"refused_under_doubt": False}),
+    release_of_a_kept_request=(Event.RELEASE, {"kept": None}),
 )
 def test_a_weaker_table_is_caught(event: Event, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The interleavings are enough to show what each of these conditions is for."""

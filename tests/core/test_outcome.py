@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from gateway.core.identity.body import parse_json, parse_pointer
+from gateway.core.identity.body import MISSING, parse_json, parse_pointer
 from gateway.core.message import Headers, IndexedHeaders
 from gateway.core.operation import Event, microseconds
 from gateway.core.outcome import (
@@ -51,8 +51,11 @@ def expected_by_preset(preset: Preset, status: int) -> Meaning:
     return Meaning.IN_DOUBT if status in IN_DOUBT[preset] else Meaning.FINAL
 
 
-def meaning(status: int, policy: StatusPolicy, headers: Headers = (), *, carries_doubt: bool = False) -> Meaning:
-    return meaning_of(status, IndexedHeaders(headers).by_name, policy, carries_doubt=carries_doubt)
+def meaning(
+    status: int, policy: StatusPolicy, headers: Headers = (), *, carries_doubt: bool = False, body: bytes | None = None
+) -> Meaning:
+    document = MISSING if body is None else parse_json(body)
+    return meaning_of(status, IndexedHeaders(headers).by_name, policy, carries_doubt=carries_doubt, document=document)
 
 
 @pytest.mark.parametrize("preset", list(Preset))
@@ -168,17 +171,12 @@ BUSINESS: Final = [
 @pytest.mark.parametrize("headers", [(), ((b"Retry-After", b"1"),)], ids=["", "retry-after"])
 def test_a_conflict_that_says_outstanding(preset: Preset, headers: Headers) -> None:
     """Another request with this key runs: nobody knows yet what it comes to. A conflict of the business is final."""
-    by_name = IndexedHeaders(headers).by_name
-
-    def by_body(status: int, body: bytes, policy: StatusPolicy) -> Meaning:
-        return meaning_of(status, by_name, policy, carries_doubt=False, document=parse_json(body))
-
     usual, says = StatusPolicy(preset), StatusPolicy(preset, {409: Meaning.FINAL})
-    assert {body: by_body(409, body, usual) for body in OUTSTANDING} == dict.fromkeys(OUTSTANDING, Meaning.IN_DOUBT)
     final = Meaning.RETRYABLE if headers else Meaning.FINAL
-    assert {body: by_body(409, body, usual) for body in BUSINESS} == dict.fromkeys(BUSINESS, final)
-    assert {by_body(status, OUTSTANDING[0], usual) for status in (400, 422)} == {final}
-    assert by_body(409, OUTSTANDING[0], says) is Meaning.FINAL
+    for bodies, meant in ((OUTSTANDING, Meaning.IN_DOUBT), (BUSINESS, final)):
+        assert {body: meaning(409, usual, headers, body=body) for body in bodies} == dict.fromkeys(bodies, meant)
+    assert {meaning(status, usual, headers, body=OUTSTANDING[0]) for status in (400, 422)} == {final}
+    assert meaning(409, says, headers, body=OUTSTANDING[0]) is Meaning.FINAL
 
 
 @pytest.mark.parametrize("status", [409, 425])
@@ -240,22 +238,18 @@ def test_declared_retention(values: list[bytes], seconds: int | None) -> None:
 def test_what_the_body_says_comes_after_what_is_known() -> None:
     """Of a response that may be of an earlier attempt, or that refused a takeover, its body proves nothing; what the
     service says by header counts before it, and the statuses of the route and of the preset come after it."""
-    document = parse_json(b'{"a":"x"}')
+    body = b'{"a":"x"}'
     fits = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("x",))),))
     other = ResponseRule(frozenset(STATUSES), ((parse_pointer("/a"), frozenset(("y",))),))
     when = ((other, Meaning.IN_DOUBT), (fits, Meaning.FINAL), (fits, Meaning.RETRYABLE))
     policy = StatusPolicy(Preset.STANDARD, {400: Meaning.IN_DOUBT}, {5: Meaning.IN_DOUBT}, resends=True, when=when)
     retryable = ((b"Idempotency-Outcome", b"retryable"),)
 
-    def by_body(status: int, headers: Headers = (), *, doubt: bool = False) -> Meaning:
-        return meaning_of(status, IndexedHeaders(headers).by_name, policy, carries_doubt=doubt, document=document)
-
-    assert {by_body(409), by_body(425), by_body(401, doubt=True), by_body(403, doubt=True)} == {Meaning.IN_DOUBT}
-    assert by_body(200, retryable) is Meaning.RETRYABLE
-    assert {by_body(status) for status in (200, 400, 401, 429, 500, 503)} == {Meaning.FINAL}
+    assert {meaning(status, policy, body=body) for status in (409, 425)} == {Meaning.IN_DOUBT}
+    assert {meaning(status, policy, carries_doubt=True, body=body) for status in DOOR} == {Meaning.IN_DOUBT}
+    assert meaning(200, policy, retryable, body=body) is Meaning.RETRYABLE
+    assert {meaning(status, policy, body=body) for status in (200, 400, 401, 429, 500, 503)} == {Meaning.FINAL}
     assert meaning(400, policy) is Meaning.IN_DOUBT
     retried = StatusPolicy(Preset.STANDARD, when=((fits, Meaning.RETRYABLE),))
-    concluded = conclude_answered(
-        200, {}, retried, carries_doubt=True, is_first_attempt=False, is_stored=True, document=document
-    )
-    assert concluded.event is Event.ABANDON
+    how: Any = {"carries_doubt": True, "is_first_attempt": False, "is_stored": True, "document": parse_json(body)}
+    assert conclude_answered(200, {}, retried, **how).event is Event.ABANDON

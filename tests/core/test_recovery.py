@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,10 +14,7 @@ from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import Headers, IndexedHeaders, ResponseHead
 from gateway.core.operation import (
     MICROSECONDS,
-    Event,
-    Identity,
     ProbeTarget,
-    Record,
     RequestInfo,
     Snapshot,
     State,
@@ -46,22 +42,10 @@ from gateway.core.recovery import (
     retry_after_seconds,
 )
 from gateway.core.routing import PathPattern
+from tests.core.records import RECORD as CLAIMED
+from tests.core.rows import rows
 
-RECORD = Record(
-    identity=Identity(UUID(int=1), "route", "route", b"scope", b"key"),
-    state=State.IN_DOUBT,
-    token=7,
-    attempt_id=UUID(int=2),
-    last_event=Event.CLAIM,
-    holder="a",
-    carried_us=None,
-    fingerprint=None,
-    attempts=1,
-    first_claimed_us=0,
-    claimed_us=40,
-    lease_until_us=100,
-    doubt=LAPSED_DOUBT,
-)
+RECORD = replace(CLAIMED, state=State.IN_DOUBT, claimed_us=40, lease_until_us=100, doubt=LAPSED_DOUBT)
 REQUEST = RequestInfo("POST", "shop.example", "/charges")
 NOW_US = 1_000
 GRACE_US = 30
@@ -97,14 +81,8 @@ def finding(
     began_us: int = 1_000,
     steady_us: float = math.inf,
 ) -> Finding:
-    return conclude_probe(
-        probe,
-        ResponseHead(status, b"", IndexedHeaders(headers)),
-        body,
-        RECORD,
-        began_us,
-        steady_us / MICROSECONDS,
-    )
+    head = ResponseHead(status, b"", IndexedHeaders(headers))
+    return conclude_probe(probe, head, body, RECORD, began_us, steady_us / MICROSECONDS)
 
 
 SEVERAL = replace(PROBE, done=(HAPPENED, ResponseRule(frozenset((201,)))), never_happened=(NOTHING, GONE))
@@ -155,20 +133,17 @@ def test_never_happened_only_by_a_steady_clock(steady_us: int, kind: type[Findin
     assert isinstance(finding(404, began_us=10_000, steady_us=steady_us), kind)
 
 
-@pytest.mark.parametrize(
-    ("where", "headers", "body", "expected"),
-    [
-        ("location", ((b"Location", b"/charges/7"),), b"", b"/charges/7"),
-        ("location", ((b"Location", b"//evil/7"),), b"", None),
-        ("location", ((b"Location", b"http://evil/7"),), b"", None),
-        ("location", ((b"Location", b"/a"), (b"Location", b"/b")), b"", None),
-        ("location", (), b"", None),
-        (parse_pointer("/url"), (), b'{"state":"succeeded","url":"/charges/7"}', b"/charges/7"),
-        (parse_pointer("/url"), (), b'{"state":"succeeded","url":7}', None),
-        (parse_pointer("/url"), (), b'{"state":"succeeded","url":"/a b"}', None),
-        (parse_pointer("/url"), (), b'{"state":"succeeded"}', None),
-    ],
-    ids=["path", "other-host", "absolute", "two", "none", "in-body", "number", "space", "missing"],
+@rows(
+    "where, headers, body, expected",
+    path=("location", ((b"Location", b"/charges/7"),), b"", b"/charges/7"),
+    other_host=("location", ((b"Location", b"//evil/7"),), b"", None),
+    absolute=("location", ((b"Location", b"http://evil/7"),), b"", None),
+    two=("location", ((b"Location", b"/a"), (b"Location", b"/b")), b"", None),
+    none=("location", (), b"", None),
+    in_body=(parse_pointer("/url"), (), b'{"state":"succeeded","url":"/charges/7"}', b"/charges/7"),
+    number=(parse_pointer("/url"), (), b'{"state":"succeeded","url":7}', None),
+    space=(parse_pointer("/url"), (), b'{"state":"succeeded","url":"/a b"}', None),
+    missing=(parse_pointer("/url"), (), b'{"state":"succeeded"}', None),
 )
 def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | None) -> None:
     """An answer may name the one to record by a path of the same service, and by nothing else."""
@@ -216,31 +191,22 @@ def test_pauses_grow_to_a_bound() -> None:
     assert pause_us(100_000) == pauses[-1]
 
 
-def doubted(doubt: str = "reset", *, age_seconds: float, leased_seconds: float = 30.0) -> Snapshot:
+def doubted(doubt: str = "reset", *, age_seconds: float) -> Snapshot:
     """In doubt, claimed so long ago."""
-    record = replace(
-        RECORD,
-        state=State.IN_DOUBT,
-        doubt=doubt,
-        claimed_us=NOW_US,
-        lease_until_us=NOW_US + microseconds(leased_seconds),
-    )
+    record = replace(RECORD, doubt=doubt, claimed_us=NOW_US, lease_until_us=NOW_US + microseconds(30))
     return Snapshot(record, NOW_US + microseconds(age_seconds))
 
 
-@pytest.mark.parametrize(
-    ("recovery", "snapshot", "seconds"),
-    [
-        (Hold(), doubted(age_seconds=5), None),
-        (Resend(), doubted(age_seconds=600), 1),
-        (Resend(), doubted(LAPSED_DOUBT, age_seconds=31), 10),
-        (Probe("/"), doubted(age_seconds=0.1), 1),
-        (Probe("/"), doubted(age_seconds=3.5), 4),
-        (Probe("/"), doubted(age_seconds=7 * 86_400), 10),
-        (Probe("/", settle_us=microseconds(10)), doubted(age_seconds=37), 3),
-        (Probe("/", settle_us=microseconds(10)), doubted(age_seconds=41), 10),
-    ],
-    ids=["hold", "resend", "resend-lapsed", "probe-new", "probe-young", "probe-old", "probe-settling", "probe-settled"],
+@rows(
+    "recovery, snapshot, seconds",
+    hold=(Hold(), doubted(age_seconds=5), None),
+    resend=(Resend(), doubted(age_seconds=600), 1),
+    resend_lapsed=(Resend(), doubted(LAPSED_DOUBT, age_seconds=31), 10),
+    probe_new=(Probe("/"), doubted(age_seconds=0.1), 1),
+    probe_young=(Probe("/"), doubted(age_seconds=3.5), 4),
+    probe_old=(Probe("/"), doubted(age_seconds=7 * 86_400), 10),
+    probe_settling=(Probe("/", settle_us=microseconds(10)), doubted(age_seconds=37), 3),
+    probe_settled=(Probe("/", settle_us=microseconds(10)), doubted(age_seconds=41), 10),
 )
 def test_when_a_repeat_may_end_a_doubt(recovery: Recovery, snapshot: Snapshot, seconds: int | None) -> None:
     """At once where it is sent again, soon and bounded where it is asked about, never where it is held."""

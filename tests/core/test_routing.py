@@ -17,6 +17,7 @@ from gateway.core.routing import (
     normalise_path,
     unreachable,
 )
+from tests.core.rows import rows
 
 
 def rule(path: str, *methods: str, host: str | None = None) -> Rule:
@@ -33,27 +34,25 @@ def found_in(routes: RouteTable[int], method: bytes, target: bytes, host: bytes 
     return None if entry is None else entry.value
 
 
-@pytest.mark.parametrize(
-    ("target", "path"),
-    [
-        pytest.param(b"/v1/payments", b"/v1/payments", id="plain"),
-        pytest.param(b"/v1/payments/", b"/v1/payments", id="slash-at-the-end"),
-        pytest.param(b"//v1///payments//", b"/v1/payments", id="runs-of-slashes"),
-        pytest.param(b"/", b"/", id="root"),
-        pytest.param(b"//", b"/", id="root-twice"),
-        pytest.param(b"/v1/payments?a=/b//", b"/v1/payments", id="query"),
-        pytest.param(b"/v1/payments#x", b"/v1/payments", id="fragment"),
-        pytest.param(b"/v1/%70ayments%2D%7e", b"/v1/payments-~", id="unreserved-escapes"),
-        pytest.param(b"/v1/a%3ab%40c", b"/v1/a:b@c", id="escapes-that-a-segment-does-not-need"),
-        pytest.param(b"/v1/a%2fb%25", b"/v1/a%2Fb%25", id="slash-and-percent-stay-escaped"),
-        pytest.param(b"/v1/%zz%4", b"/v1/%25zz%254", id="broken-escapes"),
-        pytest.param("/v1/é".encode(), b"/v1/%C3%A9", id="raw-octets"),
-        pytest.param(b"/v1/%c3%a9", b"/v1/%C3%A9", id="escaped-octets"),
-        pytest.param(b"http://host:80/v1/payments?x", b"/v1/payments", id="absolute-form"),
-        pytest.param(b"http://host", b"/", id="absolute-form-without-path"),
-        pytest.param(b"/v1/../%2e%2e/x", b"/v1/../../x", id="dot-segments-stay"),
-        pytest.param(b"*", b"*", id="asterisk-form"),
-    ],
+@rows(
+    "target, path",
+    plain=(b"/v1/payments", b"/v1/payments"),
+    slash_at_the_end=(b"/v1/payments/", b"/v1/payments"),
+    runs_of_slashes=(b"//v1///payments//", b"/v1/payments"),
+    root=(b"/", b"/"),
+    root_twice=(b"//", b"/"),
+    query=(b"/v1/payments?a=/b//", b"/v1/payments"),
+    fragment=(b"/v1/payments#x", b"/v1/payments"),
+    unreserved_escapes=(b"/v1/%70ayments%2D%7e", b"/v1/payments-~"),
+    escapes_that_a_segment_does_not_need=(b"/v1/a%3ab%40c", b"/v1/a:b@c"),
+    slash_and_percent_stay_escaped=(b"/v1/a%2fb%25", b"/v1/a%2Fb%25"),
+    broken_escapes=(b"/v1/%zz%4", b"/v1/%25zz%254"),
+    raw_octets=("/v1/é".encode(), b"/v1/%C3%A9"),
+    escaped_octets=(b"/v1/%c3%a9", b"/v1/%C3%A9"),
+    absolute_form=(b"http://host:80/v1/payments?x", b"/v1/payments"),
+    absolute_form_without_path=(b"http://host", b"/"),
+    dot_segments_stay=(b"/v1/../%2e%2e/x", b"/v1/../../x"),
+    asterisk_form=(b"*", b"*"),
 )
 def test_normal_form(target: bytes, path: bytes) -> None:
     """Spellings of one path that a service may take alike have one normal form."""
@@ -68,20 +67,18 @@ def test_normal_form_is_stable(parts: list[bytes]) -> None:
         assert normalise_path(path) == path
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fits", "differs"),
-    [
-        pytest.param("/v1/payments", ["/v1/payments", "/v1/payments/"], ["/v1/Payments", "/v1/payments/x"], id="exact"),
-        pytest.param("/v1//payments/", ["/v1/payments"], ["/v1"], id="folded-like-a-target"),
-        pytest.param("/caf%c3%a9/a%2Db", ["/café/a-b", "/caf%C3%A9/a-b"], ["/cafe/a-b"], id="escapes"),
-        pytest.param("/v1/{id}", ["/v1/7", "/v1/a%2Fb"], ["/v1", "/v1/", "/v1/7/x"], id="segment"),
-        pytest.param("/v1/{id}/capture", ["/v1/7/capture"], ["/v1/capture", "/v1/7/8/capture"], id="segment-within"),
-        pytest.param("/v1/x-{id}:pay", ["/v1/x-7:pay", "/v1/x-7%3Apay"], ["/v1/x-:pay", "/v1/7:pay"], id="part"),
-        pytest.param("/v1/{rest:.*}", ["/v1", "/v1/", "/v1/a", "/v1/a/b"], ["/v", "/v1x"], id="rest"),
-        pytest.param("/{rest:.*}", ["/", "/a", "/a/b"], [], id="everything"),
-        pytest.param("/", ["/", "//"], ["/a"], id="root"),
-        pytest.param("/v1/a.b", ["/v1/a.b"], ["/v1/axb"], id="no-regular-expression"),
-    ],
+@rows(
+    "pattern, fits, differs",
+    exact=("/v1/payments", ["/v1/payments", "/v1/payments/"], ["/v1/Payments", "/v1/payments/x"]),
+    folded_like_a_target=("/v1//payments/", ["/v1/payments"], ["/v1"]),
+    escapes=("/caf%c3%a9/a%2Db", ["/café/a-b", "/caf%C3%A9/a-b"], ["/cafe/a-b"]),
+    segment=("/v1/{id}", ["/v1/7", "/v1/a%2Fb"], ["/v1", "/v1/", "/v1/7/x"]),
+    segment_within=("/v1/{id}/capture", ["/v1/7/capture"], ["/v1/capture", "/v1/7/8/capture"]),
+    part=("/v1/x-{id}:pay", ["/v1/x-7:pay", "/v1/x-7%3Apay"], ["/v1/x-:pay", "/v1/7:pay"]),
+    rest=("/v1/{rest:.*}", ["/v1", "/v1/", "/v1/a", "/v1/a/b"], ["/v", "/v1x"]),
+    everything=("/{rest:.*}", ["/", "/a", "/a/b"], []),
+    root=("/", ["/", "//"], ["/a"]),
+    no_regular_expression=("/v1/a.b", ["/v1/a.b"], ["/v1/axb"]),
 )
 def test_pattern(pattern: str, fits: list[str], differs: list[str]) -> None:
     """A pattern takes in what it says and nothing else."""
@@ -90,27 +87,25 @@ def test_pattern(pattern: str, fits: list[str], differs: list[str]) -> None:
     assert [path for path in differs if found_in(routes, b"POST", path.encode(), None) is not None] == []
 
 
-@pytest.mark.parametrize(
-    ("pattern", "reason"),
-    [
-        pytest.param("v1", "begins with /", id="relative"),
-        pytest.param("", "begins with /", id="empty"),
-        pytest.param("/v1/*", "* is not a wildcard", id="asterisk"),
-        pytest.param("/v1/{id", "not closed", id="open-brace"),
-        pytest.param("/v1/id}", "not opened", id="closing-brace"),
-        pytest.param("/v1/{}", "name of a variable", id="no-name"),
-        pytest.param("/v1/{a b}", "white space", id="white-space"),
-        pytest.param("/v1/{id:[0-9]+}", "no expression but .*", id="expression"),
-        pytest.param("/v1/{a:.*}/x", "nothing can follow", id="after-the-rest"),
-        pytest.param("/v1/x{a:.*}", "stands alone", id="rest-within-a-segment"),
-        pytest.param("/v1/{a}{b}", "at most one", id="two-in-a-segment"),
-        pytest.param("/v1/{a}/{a}", "used twice", id="name-twice"),
-        pytest.param("/v1/../x", "no . or ..", id="dots"),
-        pytest.param("/v1/%2e%2e/x", "no . or ..", id="escaped-dots"),
-        pytest.param("/v1?x=1", "without query", id="query"),
-        pytest.param("/%%%%%333333323131", "within others", id="escapes"),
-        pytest.param("/" + "x" * 2000, "at most 1024", id="long"),
-    ],
+@rows(
+    "pattern, reason",
+    relative=("v1", "begins with /"),
+    empty=("", "begins with /"),
+    asterisk=("/v1/*", "* is not a wildcard"),
+    open_brace=("/v1/{id", "not closed"),
+    closing_brace=("/v1/id}", "not opened"),
+    no_name=("/v1/{}", "name of a variable"),
+    white_space=("/v1/{a b}", "white space"),
+    expression=("/v1/{id:[0-9]+}", "no expression but .*"),
+    after_the_rest=("/v1/{a:.*}/x", "nothing can follow"),
+    rest_within_a_segment=("/v1/x{a:.*}", "stands alone"),
+    two_in_a_segment=("/v1/{a}{b}", "at most one"),
+    name_twice=("/v1/{a}/{a}", "used twice"),
+    dots=("/v1/../x", "no . or .."),
+    escaped_dots=("/v1/%2e%2e/x", "no . or .."),
+    query=("/v1?x=1", "without query"),
+    escapes=("/%%%%%333333323131", "within others"),
+    long=("/" + "x" * 2000, "at most 1024"),
 )
 def test_pattern_that_is_refused(pattern: str, reason: str) -> None:
     """A pattern that cannot be meant is refused with a reason."""
@@ -180,21 +175,19 @@ def test_unreachable_rules_never_match(rules: list[Rule], request: tuple[bytes, 
     assert found_in(table(*rules), *request) not in unreachable(rules)
 
 
-@pytest.mark.parametrize(
-    ("rules", "found"),
-    [
-        pytest.param([rule("/a/{r:.*}"), rule("/a/b")], [(1, (0,))], id="behind-the-rest"),
-        pytest.param([rule("/a/{r:.*}"), rule("/a")], [(1, (0,))], id="the-rest-may-be-empty"),
-        pytest.param([rule("/a/{x}"), rule("/a/{y}/")], [(1, (0,))], id="other-variable-name"),
-        pytest.param([rule("/a/{x}"), rule("/a/x{y}z")], [(1, (0,))], id="part-behind-segment"),
-        pytest.param([rule("/a/x{y}"), rule("/a/{x}")], [], id="segment-behind-part"),
-        pytest.param([rule("/a"), rule("/a", "PATCH"), rule("/a", "POST", "PATCH")], [(2, (0, 1))], id="shared-blame"),
-        pytest.param([rule("/a"), rule("/a", "POST", "PATCH")], [], id="one-method-left"),
-        pytest.param([rule("/a", host="h"), rule("/a")], [], id="other-hosts-left"),
-        pytest.param([rule("/a"), rule("/a", host="h")], [(1, (0,))], id="host-behind-any"),
-        pytest.param([rule("/a/b"), rule("/a/{x}")], [], id="narrow-first"),
-        pytest.param([rule("/a/{x}"), rule("/a/{r:.*}")], [], id="rest-behind-segment"),
-    ],
+@rows(
+    "rules, found",
+    behind_the_rest=([rule("/a/{r:.*}"), rule("/a/b")], [(1, (0,))]),
+    the_rest_may_be_empty=([rule("/a/{r:.*}"), rule("/a")], [(1, (0,))]),
+    other_variable_name=([rule("/a/{x}"), rule("/a/{y}/")], [(1, (0,))]),
+    part_behind_segment=([rule("/a/{x}"), rule("/a/x{y}z")], [(1, (0,))]),
+    segment_behind_part=([rule("/a/x{y}"), rule("/a/{x}")], []),
+    shared_blame=([rule("/a"), rule("/a", "PATCH"), rule("/a", "POST", "PATCH")], [(2, (0, 1))]),
+    one_method_left=([rule("/a"), rule("/a", "POST", "PATCH")], []),
+    other_hosts_left=([rule("/a", host="h"), rule("/a")], []),
+    host_behind_any=([rule("/a"), rule("/a", host="h")], [(1, (0,))]),
+    narrow_first=([rule("/a/b"), rule("/a/{x}")], []),
+    rest_behind_segment=([rule("/a/{x}"), rule("/a/{r:.*}")], []),
 )
 def test_unreachable(rules: list[Rule], found: list[tuple[int, tuple[int, ...]]]) -> None:
     """A rule is unreachable when those before it take all that it would."""

@@ -6,19 +6,15 @@ import itertools
 
 import pytest
 
-from gateway.core.routing import PathPattern, RouteTable, ServedRoute, handed_over
+from gateway.core.routing import PathPattern, RouteTable, handed_over
 from tests.support.serving import served
 
 Table = list[tuple[str, str]]
 
 
-def routes(table: Table) -> list[ServedRoute]:
-    return [served(route, operation) for route, operation in table]
-
-
 def lost(before: Table, after: Table) -> set[tuple[str, str]]:
     """The operations that lose requests, each with the one that gets them."""
-    pairs = handed_over(routes(before), routes(after))
+    pairs = handed_over([served(*each) for each in before], [served(*each) for each in after])
     return {(former.operation, latter.operation) for former, latter in pairs}
 
 
@@ -88,7 +84,7 @@ def test_no_request_changes_hands_unseen() -> None:
     ]
     for before, after in itertools.product(tables, repeat=2):
         found = lost(before, after)
-        then, now = (RouteTable((route.rule, route.operation) for route in routes(table)) for table in (before, after))
+        then, now = (RouteTable((served(*each).rule, each[1]) for each in table) for table in (before, after))
         for path in PATHS:
             former, latter = then.find(b"POST", path, None), now.find(b"POST", path, None)
             if former is not None and latter is not None and former.value != latter.value:

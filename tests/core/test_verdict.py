@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Delivery, Event, Fingerprint, Identity, Record, Snapshot, State
+from gateway.core.operation import Fingerprint, Record, Snapshot, State
 from gateway.core.verdict import (
     RULES,
     Claimable,
@@ -25,6 +24,8 @@ from gateway.core.verdict import (
     compare,
     judge,
 )
+from tests.core.records import KEPT, RECORD
+from tests.core.rows import rows
 
 OURS = Fingerprint(b"recipe", b"digest", b"raw", "k1")
 SAME_RAW = Fingerprint(b"older", b"other", b"raw", "k1")
@@ -32,14 +33,8 @@ DIFFERENT = Fingerprint(b"recipe", b"different", b"other raw", "k1")
 UNKNOWN = Fingerprint(b"older", b"other", b"other raw", "k1")
 OTHER_KEY = Fingerprint(b"older", b"other", b"raw", "k0")
 
-RECORD = Record(
-    identity=Identity(UUID(int=1), "route", "route", b"scope", b"key"), state=State.CLAIMED, token=7,
-    attempt_id=UUID(int=2), last_event=Event.CLAIM, holder="a", carried_us=None, fingerprint=OURS, attempts=1,
-    first_claimed_us=0, claimed_us=0,
-)  # fmt: skip
 ANSWER = StoredResponse(201, b"Created", (), b"body")
 STATES = [state for state in State if state is not State.ABSENT]
-KEPT = Delivery("shop", UUID(int=2), 0, 0, 0, 1, 10)
 ALWAYS_KEPT = (State.ACCEPTED, State.DEAD_LETTER)
 DELIVERED = (State.CLAIMED, State.IN_DOUBT)
 
@@ -56,10 +51,9 @@ def verdict(snapshot: Record | None, *, accept: bool = False) -> Judgement:
 @pytest.mark.parametrize("state", STATES)
 def test_different_request_in_any_state(state: State) -> None:
     """A different request under a used key is refused whatever state the first one is in."""
+    kept = record(state, DIFFERENT)
     for accept in (False, True):
-        found = verdict(record(state, DIFFERENT), accept=accept)
-        assert isinstance(found, Refuse)
-        assert found.verdict is Verdict.KEY_REUSED
+        assert verdict(kept, accept=accept) == Refuse(Verdict.KEY_REUSED, kept)
 
 
 @pytest.mark.parametrize(
@@ -88,37 +82,33 @@ def test_same_request(kept: Record | None, expected: Callable[[Record | None], J
 @pytest.mark.parametrize("response", [None, replace(ANSWER, body=None)], ids=["no-response", "no-body"])
 def test_completed_without_its_body(response: StoredResponse | None) -> None:
     """A completed record without a body is never replayed as an empty answer."""
-    found = verdict(record(State.COMPLETED, response=response))
-    assert isinstance(found, Refuse)
-    assert found.verdict is Verdict.RESPONSE_NOT_STORED
+    kept = record(State.COMPLETED, response=response)
+    assert verdict(kept) == Refuse(Verdict.RESPONSE_NOT_STORED, kept)
 
 
 @pytest.mark.parametrize(("state", "accept"), list(itertools.product(STATES, [False, True])), ids=str)
 def test_recipe_changed(state: State, accept: bool) -> None:
     """Where sameness cannot be known, accepting gives the recorded answer and never an execution."""
-    found = verdict(record(state, UNKNOWN), accept=accept)
+    kept = record(state, UNKNOWN)
+    found = verdict(kept, accept=accept)
     if not accept or state is State.RELEASED:
-        assert isinstance(found, Refuse)
-        assert found.verdict is Verdict.KEY_REUSED
+        assert found == Refuse(Verdict.KEY_REUSED, kept)
     else:
         assert not isinstance(found, Claimable)
         assert type(found) is type(verdict(record(state)))
         assert not isinstance(found, Doubt | Undelivered) or not found.is_same
 
 
-@pytest.mark.parametrize(
-    ("recorded", "ours", "expected"),
-    [
-        (None, [OURS], (Match.SAME, OURS)),
-        (OURS, [OURS], (Match.SAME, OURS)),
-        (DIFFERENT, [OURS], (Match.DIFFERENT, OURS)),
-        (SAME_RAW, [OURS], (Match.SAME, OURS)),
-        (UNKNOWN, [OURS], (Match.UNKNOWN, OURS)),
-        (OTHER_KEY, [OURS], (Match.UNKNOWN, OURS)),
-        (OTHER_KEY, [OURS, OTHER_KEY], (Match.SAME, OTHER_KEY)),
-        (replace(OTHER_KEY, digest=b"x"), [OURS, OTHER_KEY], (Match.DIFFERENT, OTHER_KEY)),
-    ],
-    ids=["forgotten", "same", "different", "raw", "unknown", "other-key", "retired-key", "retired-key-different"],
+@rows(
+    "recorded, ours, expected",
+    forgotten=(None, [OURS], (Match.SAME, OURS)),
+    same=(OURS, [OURS], (Match.SAME, OURS)),
+    different=(DIFFERENT, [OURS], (Match.DIFFERENT, OURS)),
+    raw=(SAME_RAW, [OURS], (Match.SAME, OURS)),
+    unknown=(UNKNOWN, [OURS], (Match.UNKNOWN, OURS)),
+    other_key=(OTHER_KEY, [OURS], (Match.UNKNOWN, OURS)),
+    retired_key=(OTHER_KEY, [OURS, OTHER_KEY], (Match.SAME, OTHER_KEY)),
+    retired_key_different=(replace(OTHER_KEY, digest=b"x"), [OURS, OTHER_KEY], (Match.DIFFERENT, OTHER_KEY)),
 )
 def test_compare(recorded: Fingerprint | None, ours: list[Fingerprint], expected: tuple[Match, Fingerprint]) -> None:
     """The first of our fingerprints that can decide does."""

@@ -38,8 +38,8 @@ SHARED: Final = "integration"
 # Each takes about as long beside the others. Every directory with tests is in one of them, or in `BESIDE`;
 # `tests/docs/test_proof.py` sees to that.
 PARTS: Final = (
-    (SHARED, "deliver", "simulation", "upkeep"),
-    (SHARED, "callers", "core", "events", "explain", "upgrade"),
+    (SHARED, "deliver", "events", "simulation", "upkeep"),
+    (SHARED, "callers", "core", "explain", "upgrade"),
     ("conformance", "observe", "protect", "store"),
     ("app", "http"),
     ("admin", "clients", "config", "defects", "docs", "support_tests"),

@@ -20,7 +20,7 @@ from tests.support.memory_store import ManualClock
 OPERATIONS = 3
 SAID = MOVES | SPEECHES
 SETTINGS = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -188,7 +188,7 @@ async def test_a_kill_in_between(tmp_path: Path, outage: Outage, upstream: Recor
         assert list((tmp_path / "state" / "journal").iterdir()) == []
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 async def test_an_outage_that_outlives_the_gateway(
     tmp_path: Path, gone: Outage, upstream: RecordingUpstream, end: str
 ) -> None:
@@ -292,7 +292,7 @@ async def test_a_damaged_journal_stops_the_start(tmp_path: Path, upstream: Recor
         assert path.read_bytes() == b"scrambled" * 1000
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 async def test_a_store_that_refuses_this_one_write(
     tmp_path: Path, quota: Quota, upstream: RecordingUpstream, end: str
 ) -> None:

@@ -127,7 +127,10 @@ def _holds(part: Part, log: Path, environment: dict[str, str]) -> bool:
     lines = log.read_text("utf-8", "replace").splitlines()
     seconds = time.monotonic() - started
     said = [f"{part.name:18} {'holds' if code == 0 else 'FAILED'} after {seconds:.0f} s   {lines[-1] if lines else ''}"]
-    print("\n".join(said + lines[-_SHOWN_LINES:] if code else said), flush=True)
+    if code:
+        # Those that failed first are not among the last lines.
+        said += [line for line in lines if line.startswith(("FAILED ", "ERROR "))] + lines[-_SHOWN_LINES:]
+    print("\n".join(said), flush=True)
     return code == 0
 
 

@@ -125,8 +125,9 @@ class Tracer:
         elif self._kill_at and (name in _WITHOUT_FILE or self._is_counted(argument)):
             self._seen += 1
             if self._seen == self._kill_at:
-                os.kill(self._pid, signal.SIGKILL)
+                # Said first: whoever sees the process end may end this one at once. It stands still until it is killed.
                 print(f"killed: {name} {self._file(argument)}", flush=True)
+                os.kill(self._pid, signal.SIGKILL)
 
     def _file(self, descriptor: int) -> str:
         try:

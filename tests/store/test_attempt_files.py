@@ -51,21 +51,6 @@ def with_last_mark(content: bytes, time_ns: int) -> bytes:
     return content[:56] + time_ns.to_bytes(8) + content[64:]
 
 
-def test_what_a_worker_left_unsent_is_read_by_another_and_once(files: AttemptFiles, heir: AttemptFiles) -> None:
-    """What was sent, apart from that; and nothing of what has ended."""
-    unsent = [marked(files)[0] for _ in range(3)]
-    sent, place = marked(files)
-    files.mark_sent(place)
-    files.unmark(marked(files)[1])
-    assert heir.take_ended() == []
-    files.close()
-    (ended,) = heir.take_ended()
-    assert set(ended.attempts) == set(unsent)
-    assert ended.sent == (sent,)
-    ended.remove()
-    assert heir.take_ended() == []
-
-
 def test_two_workers_never_have_the_same_file(files: AttemptFiles, heir: AttemptFiles, tmp_path: Path) -> None:
     """What one has taken, others may take once it was left."""
     attempt, _ = marked(files)

@@ -13,19 +13,11 @@ from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record
 from gateway.store.base import Unreadable
 from gateway.store.redis.store import ERA_BYTES, decode, encode
 from gateway.store.relational.rows import pack, unpack
-from tests.conformance.hand import ANSWER, Hand
-from tests.support.memory_store import MemoryStore
+from tests.conformance.hand import ANSWER
+from tests.store.copies import completed
 
 ERA = b"e" * ERA_BYTES
 EXPIRES_US = 1_800_000_000_000_000
-
-
-def completed() -> Record:
-    store, hand = MemoryStore(), Hand()
-    for say in (hand.claim, hand.complete):
-        command = say()
-        hand.see(command, store.apply_now(command))
-    return hand.record
 
 
 def read_back(record: Record, entry: bytes) -> Record | None:
@@ -37,28 +29,32 @@ def read_back(record: Record, entry: bytes) -> Record | None:
     "changes",
     [
         pytest.param({}, id="as-completed"),
-        pytest.param({"fingerprint": None}, id="no-fingerprint"),
-        pytest.param({"fingerprint": Fingerprint(b"", b"", b"", "")}, id="empty-fingerprint"),
-        pytest.param({"resolution_id": uuid4(), "last_event": Event.PROVE}, id="proven"),
-        pytest.param({"response": replace(ANSWER, body=None)}, id="body-not-kept"),
-        pytest.param({"response": replace(ANSWER, body=b"", headers=(), reason=b"")}, id="empty-answer"),
-        pytest.param({"resource": None}, id="nothing-made"),
-        pytest.param({"probe": None}, id="no-probe"),
-        pytest.param({"probe": ProbeTarget(b"", b"\xff")}, id="odd-probe"),
-        pytest.param({"token": 2**63 - 1}, id="highest-token"),
-        pytest.param({"holder": "a ü 漢"}, id="holder-beyond-ascii"),
+        pytest.param(
+            {"fingerprint": None, "resource": None, "probe": None, "response": replace(ANSWER, body=None)}, id="absent"
+        ),
+        pytest.param(
+            {
+                "fingerprint": Fingerprint(b"", b"", b"", ""),
+                "probe": ProbeTarget(b"", b"\xff"),
+                "response": replace(ANSWER, body=b"", headers=(), reason=b""),
+            },
+            id="empty",
+        ),
+        pytest.param(
+            {"resolution_id": uuid4(), "last_event": Event.PROVE, "token": 2**63 - 1, "holder": "a ü 漢"}, id="proven"
+        ),
     ],
 )
 def test_an_entry_gives_back_the_record_it_was_made_of(changes: dict[str, object]) -> None:
     """Whatever a completed record may hold comes back equal."""
-    record = replace(completed(), **changes)  # type: ignore[arg-type]
+    record = replace(completed().record, **changes)  # type: ignore[arg-type]
     decoded = decode(encode(record, ERA, EXPIRES_US), record.identity.operation_id, ERA)
     assert decoded == (record, EXPIRES_US)
 
 
 def test_what_is_no_entry_of_this_record_and_era_is_not_found() -> None:
     """Of another era, of a later program, or with any other byte in its record."""
-    record = completed()
+    record = completed().record
     assert decode(encode(record, ERA, EXPIRES_US), record.identity.operation_id, b"f" * ERA_BYTES) is None
     entry = bytearray(encode(record, ERA, EXPIRES_US))
     entry[11 + ERA_BYTES] += 1
@@ -71,7 +67,7 @@ def test_what_is_no_entry_of_this_record_and_era_is_not_found() -> None:
 @given(st.binary(max_size=300), st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_garbage_is_not_found_and_harms_nobody(garbage: bytes, place: int, patch: bytes) -> None:
     """Neither foreign bytes nor a damaged entry raise anything."""
-    record = completed()
+    record = completed().record
     entry = encode(record, ERA, EXPIRES_US)
     assert read_back(record, garbage) is None
     read_back(record, entry[:place] + patch + entry[place + len(patch) :])

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.operation import Accept, Applied, Claim, Fenced, Fingerprint, Identity, Release, Snapshot, State
 from gateway.observe.facts import Fact, MemoryChanged
-from gateway.store.agreement import RUNNING_US, conflicts_text
+from gateway.store.agreement import RUNNING_US
 from gateway.store.base import Amnesic, EpochChanged, Indefinite, NotApplied, StartRefused, Store
 from gateway.store.memory import guard as guard_module
 from gateway.store.memory.epoch import (
@@ -25,9 +25,8 @@ from gateway.store.memory.epoch import (
     amnesia_of,
 )
 from gateway.store.memory.guard import EpochGuard
-from gateway.store.operations import Living, RecipeConflict, Serving
 from gateway.store.redis.store import RedisSeen
-from tests.conformance.hand import SERVICE, Hand, Script, Speech, all_of, do, new_identity, started
+from tests.conformance.hand import SERVICE, Hand, Speech, all_of, do, started
 from tests.store.guards import WINDOW_US, a_guard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore
@@ -447,39 +446,6 @@ async def test_a_gateway_that_is_given_up_leaves_nothing_remembered(tmp_path: Pa
         await third.close()
 
 
-SHOP = [("POST /a", "create")]
-BOOKS = serving(SHOP, service="books", gateway_id=UUID(int=2))
-WARNINGS: dict[str, tuple[Serving, Serving, str]] = {
-    "keys-without-a-route": (
-        serving(recipes={"create": b"recipe", "route": b"recipe"}),
-        serving(recipes={"route": b"recipe"}),
-        "operation create has 9 living keys and no route: a repeat of one of its requests is not recognised, "
-        'and runs again if it is forwarded; a route with "operation: create" finds these keys',
-    ),
-    "a-second-service": (
-        BOOKS,
-        serving(SHOP),
-        "service books runs, and its operation create has the same requests as operation create of service shop: "
-        "they count as two services. If shop is books under a new name, a repeat of an old "
-        "request runs again: stop this gateway and keep the name with `service: books`",
-    ),
-}
-
-
-@pytest.mark.parametrize(("before", "now", "told"), WARNINGS.values(), ids=WARNINGS)
-async def test_what_a_start_warns_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Serving, now: Serving, told: str
-) -> None:
-    """Whoever renames a route or a service reads what is not found any more, and what to write."""
-    async with started(MemoryStore(Memory())) as store:
-        await store.cold.compare_configuration(before)
-        for _ in range(9):
-            await do(store, Hand(Script(new_identity(operation="create", service=before.service))), Hand.claim)
-    async with opened(store.memory, tmp_path, store=store, serves=now):
-        await eventually(lambda: caplog.records, 10)
-    assert [record.getMessage() for record in caplog.records] == [told]
-
-
 class AwayStore(MemoryStore):
     """One that cannot be reached."""
 
@@ -513,11 +479,3 @@ async def test_a_store_that_is_away_is_known_by_two_notes(
         await guard.start()
     await guard.close()
     assert met == told
-
-
-def test_what_changed_for_many_operations_is_said_once() -> None:
-    """Another identity key concerns every route: they are listed in one sentence, what to do comes once."""
-    changed = [RecipeConflict("shop", name, Living(1, None)) for name in ("charge", "refund")]
-    text = conflicts_text(serving(), [*changed, RecipeConflict("shop", "old", Living(1, None), ("new",))])
-    assert "charge (1 living key, until the last of them is resolved), refund (1 living key" in text
-    assert (text.count("Undo the change"), text.count("requests of operation old")) == (1, 1)

@@ -19,7 +19,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Bury, Complete, Forget, OutcomeCommand, Postpone, Release
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.journal import EntryId
-from gateway.store.journal.file import cost_bytes, lock, unlock
+from gateway.store.journal.file import cost_bytes
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import started
 from tests.support.failing_disk import FailingDisk
@@ -178,16 +178,6 @@ async def test_another_owners_file_is_stepped_over(directory: Path, caplog: pyte
         assert await waiting(other) == [outcome]
 
 
-def garbage(path: Path) -> None:
-    path.write_bytes(b"not a database at all" * 1000)
-
-
-def middle(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[4096:] = b"\xa5" * (len(content) - 4096)
-    path.write_bytes(content)
-
-
 def index(path: Path) -> None:
     """A page that nobody reads before the next outcome comes."""
     with closing(apsw.Connection(str(path))) as connection:
@@ -208,11 +198,8 @@ def tamper(*statements: str) -> Callable[[Path], None]:
 
 
 UNFIT: dict[str, tuple[Callable[[Path], None], str]] = {
-    "garbage": (garbage, "damaged"),
     "empty": (lambda path: os.truncate(path, 0), "damaged"),
-    "all-but-a-page-lost": (middle, "damaged"),
     "a-page-lost": (index, "damaged"),
-    "of-another-program": (tamper("PRAGMA application_id = 1"), "not a journal of this program"),
     "newer": (tamper("PRAGMA user_version = 99"), "newer version"),
     "of-another-owner": (tamper("UPDATE owner SET belongs_to = 'somebody'"), "move it away"),
 }
@@ -258,20 +245,6 @@ async def test_a_row_that_cannot_be_read_holds_nothing_up(directory: Path, chang
         assert await told(journal, outcomes[0]) == ([] if "operation_id" in change else [None])
 
 
-def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path) -> None:
-    """Of two who open the lock of a file that goes away, the later one sees that it holds the wrong thing."""
-    path = tmp_path / "one.db"
-    path.touch()
-    mine = lock(path)
-    assert mine is not None
-    assert lock(path) is None
-    late = os.open(path.with_suffix(".lock"), os.O_RDWR)
-    path.unlink()
-    unlock(path, mine)
-    os.close(late)
-    assert not path.with_suffix(".lock").exists()
-
-
 @pytest.mark.parametrize("failure", ["sync", "write", "space"])
 async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: FailingDisk, directory: Path) -> None:
     """While the disk fails nothing is taken, what was taken can be read, and afterwards everything works by itself."""
@@ -288,20 +261,3 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
     async with opened(directory) as journal:
         assert await waiting(journal) == [before, after]
-
-
-async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> None:
-    """Cancelled at any await of its start, it ends what it had begun, and can be started afterwards."""
-    for turns in range(4):
-        journal = SqliteJournal(directory, OWNER)
-        task = asyncio.create_task(journal.start())
-        for _ in range(turns):
-            await asyncio.sleep(0.001)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for thread in threading.enumerate():
-            if thread.name == "journal" and task.cancelled():
-                thread.join(10)
-        await journal.close()
-        assert threads() == []
-    assert files(directory) == []

@@ -267,15 +267,6 @@ def test_a_promotion_is_believed_when_it_is_proven(policy: Promotion) -> None:
         assert decision.why == contradiction if is_contradicted else decision.why
 
 
-def test_of_many_who_have_not_spoken_some_are_named() -> None:
-    """With its host and since when; of many, some and the number of the others."""
-    one = decide("proven", PROMOTED, None, [LATE], is_fresh=True, is_patient=True)
-    assert one.why.endswith("gateway 00000000 on host shop-3 has not spoken since 1970-01-01T00:00:01Z")
-    many = decide("proven", PROMOTED, None, [LATE] * 9, is_fresh=True, is_patient=True)
-    assert many.why.endswith(", 6 more")
-    assert many.unvouched == 9
-
-
 def test_how_long_a_new_gateway_waits() -> None:
     """Not at all if a standby surely knows it, or if there is none; else as long as the others are believed unheard."""
     for synchronous, is_synchronous, may_fail_over in product(get_args(Synchronous), (True, False), (True, False)):

@@ -11,13 +11,11 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-import uvloop
 
 from gateway.core.operation import Snapshot, State, microseconds
 from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.store import GET_SECONDS, RedisFastTier
-from tests.conformance.hand import started
 from tests.store.copies import (
     STORE,
     client,
@@ -34,6 +32,7 @@ from tests.store.copies import (
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer
 from tests.support.relay import Relay
+from tests.support.tls import Authority
 
 LONG_SECONDS = 30.0
 _numbers = itertools.count(1)
@@ -136,21 +135,6 @@ async def test_a_purge_that_cannot_be_told_silences_the_tier(own_redis: RedisSer
         assert await tier.get(id_of(snapshot)) is None
 
 
-async def test_what_was_read_in_another_era_is_refused(redis_url: str) -> None:
-    """A writer that was frozen between its reading and its put, and missed a purge, leaves nothing."""
-    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as frozen:
-        snapshot = completed()
-        relay.to_target.hold()
-        putting = asyncio.ensure_future(frozen.put(snapshot, boot_seconds()))
-        await asyncio.sleep(0)
-        async with fast_tier(redis_url) as other:
-            await other.forget(id_of(snapshot))
-            relay.to_target.release()
-            await putting
-            for each in (other, frozen):
-                assert await each.get(id_of(snapshot)) is None
-
-
 async def test_a_flush_forgets_and_refuses_what_was_read_before_it(own_redis: RedisServer) -> None:
     """A put that was read before the flush is refused: a purge may have been forgotten with it. Later ones are kept."""
     async with fast_tier(own_redis.url) as tier:
@@ -207,30 +191,6 @@ async def test_a_frozen_server_is_waited_for_once(own_redis: RedisServer, monkey
         await until_up(tier)
         assert (await tier.get(id_of(snapshot))).record == snapshot.record
         assert [up for up, _ in itertools.groupby(changes)] == [False, True]
-
-
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_connections_that_were_reset_unused_are_replaced(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], redis_url: str
-) -> None:
-    """Whichever loop saw their end, the next verb finds it, and the tier comes back by itself."""
-
-    async def reset_and_use() -> None:
-        async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
-            (node,) = tier._nodes.values()
-            relay.cut()
-            await eventually(lambda: not node._link.is_open)
-            with pytest.raises(StoreError) as lost:
-                await tier.put(completed(), boot_seconds())
-            assert "Transport" not in str(lost.value)
-            with pytest.raises(StoreError):
-                await tier.get(id_of(completed()))
-            await until_up(tier)
-            snapshot = completed()
-            assert (await get_anew(tier, snapshot)).record == snapshot.record
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(reset_and_use())
 
 
 SAID: dict[str, Callable[[RedisFastTier, Snapshot], Awaitable[None]]] = {
@@ -336,6 +296,30 @@ async def test_why_a_server_cannot_be_used_is_told(name: str, own_redis: RedisSe
     assert "s3cret" not in why
 
 
+async def test_a_server_over_tls(redis_url: str, tmp_path: Path) -> None:
+    """It is used if the authority that is configured vouches for it."""
+    for name in ("known", "stranger"):
+        (tmp_path / name).mkdir()
+    known, stranger = Authority(tmp_path / "known"), Authority(tmp_path / "stranger")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", urlsplit(redis_url).port)
+        await asyncio.gather(copy(reader, to_server), copy(from_server, writer))
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            target.write(data)
+        target.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=known.issue().server_context()) as front:
+        url = f"rediss://127.0.0.1:{front.sockets[0].getsockname()[1]}/0?ssl_ca_certs="
+        async with fast_tier(f"{url}{known.ca_file}") as tier:
+            snapshot = completed()
+            await tier.put(snapshot, boot_seconds())
+            assert (await tier.get(id_of(snapshot))).record == snapshot.record
+        assert "CERTIFICATE_VERIFY_FAILED" in await why_down(f"{url}{stranger.ca_file}")
+
+
 async def test_a_full_server_refuses_puts_and_still_answers(
     own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -366,15 +350,6 @@ async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: st
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1", "redis://127.0.0.1/0?no_such_option=1", "redis://127.0.0.1/0?socket_timeout=0.001"]
-)
-def test_a_url_that_is_none_is_refused(url: str) -> None:
-    """A mistake in the URL is found when it is configured, not when it is used."""
-    with pytest.raises(ValueError, match="URL"):
-        RedisFastTier(url)
-
-
-@pytest.mark.parametrize(
     ("one", "other", "is_shared"),
     [
         ("id/server/1/00000001", "id/server/1/00000002", True),
@@ -397,26 +372,3 @@ async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, 
         assert (await get_anew(mine, later)).record == later.record
         mine.bind(other)
         assert (await mine.get(id_of(later)) is not None) == is_shared
-
-
-async def test_a_tier_without_a_store_says_nothing(redis_url: str) -> None:
-    """Until it is known whose copies they are, none is read, made or purged; then the tier is up at once."""
-    snapshot = completed()
-    async with fast_tier(redis_url) as other:
-        await other.put(snapshot, boot_seconds())
-    changes: list[tuple[bool, str]] = []
-    tier = RedisFastTier(redis_url)
-    tier.on_change(lambda up, why: changes.append((up, why)))
-    async with started(tier):
-        with pytest.raises(NotApplied):
-            await tier.get(id_of(snapshot))
-        with pytest.raises(NotApplied):
-            await tier.put(snapshot, boot_seconds())
-        with pytest.raises(NotApplied):
-            await tier.forget(id_of(snapshot))
-        assert (tier.up, changes) == (False, [])
-        tier.bind(STORE)
-        assert (tier.up, changes) == (True, [(True, "")])
-        found = await tier.get(id_of(snapshot))
-        assert found is not None
-        assert found.record == snapshot.record

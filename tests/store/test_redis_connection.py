@@ -1,49 +1,20 @@
-"""One connection to a real Redis: whose answer is whose, what a failure tells, and what the server's clock shows."""
+"""One connection to a real Redis: whose answer is whose, and what a failure tells."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.core.confidential import NO_SEALING
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.connection import Link, parse, refusal_code
-from gateway.store.redis.store import ROOM_SECONDS, Keyspace, Node
-from tests.store.copies import client, completed, fast_tier, id_of, through, until_up
+from tests.store.copies import completed, fast_tier, id_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
-FULL = "Redis takes no copies: its memory is full"
-
 LONG_SECONDS = 30.0
-ONE_SERVER = Keyspace("", "", is_cluster=False)
-
-
-@asynccontextmanager
-async def node_at(
-    url: str,
-    *,
-    keys: Keyspace = ONE_SERVER,
-    buckets: Collection[int] = (0,),
-    on_moved: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = boot_seconds,
-) -> AsyncIterator[Node]:
-    """A node with these buckets, or the one that there is, after a look at its server."""
-    access = parse(url)
-    node = Node(
-        access, access.seeds[0], keys, clock=clock, sealing=NO_SEALING, on_change=lambda: None, on_moved=on_moved
-    )
-    node.own(buckets)
-    await node.check()
-    try:
-        yield node
-    finally:
-        await node.close()
 
 
 @pytest.fixture
@@ -52,12 +23,6 @@ async def link(redis_url: str) -> AsyncIterator[Link]:
     link = await access.open(access.seeds[0])
     yield link
     link.close()
-
-
-@pytest.fixture
-async def relay(redis_url: str) -> AsyncIterator[Relay]:
-    async with Relay(urlsplit(redis_url).port or 6379) as relay:
-        yield relay
 
 
 async def test_a_cancelled_exchange_leaves_no_answer_for_the_next(link: Link) -> None:
@@ -84,13 +49,13 @@ async def test_a_late_answer_closes_the_link(link: Link) -> None:
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize("place", [b"MARK", b"$72", b"\r\nigR"], ids=["in-the-body", "in-the-era", "in-the-entry"])
 async def test_an_answer_that_is_cut_is_none(
-    relay: Relay, redis_url: str, fault: Fault, place: bytes, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, fault: Fault, place: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reply that stops in the middle fails its caller, and what comes afterwards is right."""
     # A busy machine may need more for a whole one than the quarter of a second that there is.
     monkeypatch.setattr(redis_store, "GET_SECONDS", 1.0)
     marked, other = completed(b"a body with a MARK in it"), completed(b"another")
-    async with fast_tier(through(relay)) as tier:
+    async with Relay(urlsplit(redis_url).port or 6379) as relay, fast_tier(through(relay)) as tier:
         for snapshot in (marked, other):
             await tier.put(snapshot, boot_seconds())
         relay.to_client.rule = Rule(place, fault)
@@ -120,31 +85,3 @@ REFUSALS = (
 def test_a_refusal_is_told_in_a_word() -> None:
     """The code of an error is told, and nothing that it may quote."""
     assert [refusal_code(text) for text, _ in REFUSALS] == [word for _, word in REFUSALS]
-
-
-async def test_no_room_is_told_once(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server at its limit, which takes one copy and refuses the next, gives one line; so does the end of that."""
-    now = [0.0]
-    async with node_at(redis_url, clock=lambda: now[0]) as node:
-        caplog.set_level(logging.INFO, "gateway")
-        for looked in ["", *[FULL, ""] * 50]:
-            node.note_room(looked)
-            now[0] += ROOM_SECONDS / 3
-        assert caplog.messages == [f"{FULL}; until then replays come from the durable store"]
-        for _ in range(10):
-            node.note_room("")
-            now[0] += ROOM_SECONDS / 3
-    assert caplog.messages[1:] == ["Redis takes copies again"]
-
-
-async def test_the_servers_clock_is_never_shown_too_late(redis_url: str) -> None:
-    """A local moment is mapped to what the server's clock showed then, or less, however old the reading is."""
-    async with node_at(redis_url) as node:
-        with client(redis_url) as redis:
-            for seconds_ago in (0.0, 1.0, 1_000.0):
-                moment = boot_seconds()
-                seconds, microseconds = redis.time()
-                now_us = int(seconds) * 1_000_000 + int(microseconds)
-                assert node.server_us(moment) <= now_us
-                assert node.server_us(moment - seconds_ago) <= now_us - int(seconds_ago * 1_000_000)
-                await node.check()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -20,14 +19,11 @@ from gateway.store.base import NotApplied, StoreError, boot_seconds
 from gateway.store.memory.epoch import Seen, WitnessNote
 from gateway.store.redis import connection as masters_of_redis
 from gateway.store.redis.connection import slot_of
-from gateway.store.redis.store import PARTS, STOOD_FOR_US, Keyspace, RedisFastTier, RedisSeen
+from gateway.store.redis.store import PARTS, STOOD_FOR_US, RedisFastTier, RedisSeen
 from tests.store.copies import client, completed, fast_tier, id_of, prefix_of, until_up, why_down
-from tests.store.test_redis_connection import node_at
 from tests.support.eventually import eventually
-from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 from tests.support.redis_groups import Cluster, Sentinel, Watched, command, running
-from tests.support.tls import Authority, Certificate
 
 LONG_SECONDS = 30.0
 ROOT = Path(__file__).parents[2]
@@ -174,42 +170,6 @@ async def test_a_slot_that_moves(tier: RedisFastTier, cluster: Cluster) -> None:
         assert await other.first_of(content, uuid4(), 60_000) == id_of(snapshot)
 
 
-KEYS = Keyspace(prefix_of(), "", is_cluster=True)
-
-
-def of_first_master(cluster: Cluster) -> tuple[str, set[int]]:
-    """The URL of the first master, and its buckets."""
-    server = cluster.masters[0]
-    slots = cluster.slots_of(server)
-    owned = {bucket for bucket in range(PARTS) if any(slot_of(KEYS.era_keys[bucket]) in part for part in slots)}
-    return f"redis+cluster://127.0.0.1:{server.port}", owned
-
-
-async def test_what_a_server_does_not_have_is_looked_for(cluster: Cluster) -> None:
-    """A server that is asked for a bucket that is elsewhere says so, and the masters are looked for."""
-    url, owned = of_first_master(cluster)
-    moved: list[str] = []
-    async with node_at(url, keys=KEYS, buckets=owned, on_moved=lambda: moved.append("its own")) as node:
-        assert node.is_reached
-        assert not moved
-    elsewhere = set(range(PARTS)) - owned
-    async with node_at(url, keys=KEYS, buckets=elsewhere, on_moved=lambda: moved.append("elsewhere")) as node:
-        assert node.is_reached
-        assert set(moved) == {"elsewhere"}
-
-
-async def test_a_slot_that_comes_back(cluster: Cluster) -> None:
-    """Whatever was known of it before, its master has yet to be told of what was purged while it was elsewhere."""
-    url, owned = of_first_master(cluster)
-    async with node_at(url, keys=KEYS, buckets=owned) as node:
-        assert node.knows_all_eras
-        node.own(sorted(owned)[1:])
-        node.own(owned)
-        assert not node.knows_all_eras
-        await node.check()
-        assert node.knows_all_eras
-
-
 async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster) -> None:
     """It is not reported as done until the slot has arrived and was told, and no copy of before is served then."""
     snapshot = completed()
@@ -234,19 +194,28 @@ async def test_a_purge_while_a_slot_moves(tier: RedisFastTier, cluster: Cluster)
             assert not any(await found(each, snapshot))
 
 
-async def test_a_purge_by_one_who_has_yet_to_learn_of_a_move(tier: RedisFastTier, cluster: Cluster) -> None:
-    """It counts where the slot is now, also for copies that others have put there already."""
-    snapshot = completed()
-    slot, target = slot_for(snapshot), elsewhere(cluster, slot_for(snapshot))
-    source = cluster.begin_move(slot, target)
-    cluster.end_move(slot, source, target)
-    async with fast_tier(cluster.url) as other:
-        await until_kept(other, snapshot)
-        with suppress(StoreError):
-            await tier.forget(id_of(snapshot))
-        await eventually(lambda: tier.has_forgotten, LONG_SECONDS, "the purge is told where the slot is")
-        for each in (tier, other):
-            assert not any(await found(each, snapshot))
+async def test_what_a_server_does_not_have_is_looked_for(tier: RedisFastTier) -> None:
+    """A server that is asked for a bucket that is elsewhere says so, and the masters are looked for."""
+    node, moved = next(iter(tier._nodes.values())), list[bool]()
+    node._on_moved = lambda: moved.append(True)
+    await node.check()
+    assert not moved
+    node.own(set(range(PARTS)) - node._buckets)
+    await node.check()
+    assert node.is_reached
+    assert moved
+
+
+async def test_a_slot_that_comes_back(tier: RedisFastTier) -> None:
+    """Whatever was known of it before, its master has yet to be told of what was purged while it was elsewhere."""
+    node = next(iter(tier._nodes.values()))
+    owned = node._buckets
+    assert node.knows_all_eras
+    node.own(sorted(owned)[1:])
+    node.own(owned)
+    assert not node.knows_all_eras
+    await node.check()
+    assert node.knows_all_eras
 
 
 async def test_a_master_that_is_lost_takes_down_its_slots_alone(replicated: Cluster) -> None:
@@ -278,25 +247,6 @@ def copies_at(servers: list[RedisServer]) -> int:
         with client(server.url) as redis:
             number += sum(1 for key in redis.scan_iter(f"{prefix_of()}*", 1_000) if not key.endswith(b"era"))
     return number
-
-
-async def test_what_was_seen_is_noted_wherever_it_belongs(cluster: Cluster) -> None:
-    """Also while its slot is on its way to another node."""
-    note, seen = RedisSeen(cluster.url, "service shop"), Seen("identity", 7, (), is_compared=True)
-    assert await note.read() is None
-    await note.write(seen, "")
-    slot = slot_of("idempotency-gateway:seen:service shop")
-    target = elsewhere(cluster, slot)
-    source = cluster.begin_move(slot, target)
-    for moved in (False, True):
-        if moved:
-            assert cluster.move_keys(slot, source, target, lambda _: True) == 1
-        assert await note.read() == seen
-        seen = replace(seen, token=seen.token + 1)
-        await note.write(seen, "identity")
-        assert await note.read() == seen
-    cluster.end_move(slot, source, target)
-    assert await note.read() == seen
 
 
 async def test_a_plain_url_of_a_node_says_what_to_write(cluster: Cluster) -> None:
@@ -380,111 +330,27 @@ async def use(url: str, dropped: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["single", "cluster", "sentinel"])
-async def test_a_user_needs_no_more_than_documented(kind: str, server_workspace: Path, tmp_path: Path) -> None:
-    """Each form, over TLS, with a login for the masters and another for the sentinels; nobody else gets in."""
-    authority = Authority(tmp_path)
-    other = tmp_path / "stranger"
-    other.mkdir()
-    certificate = authority.issue()
+async def test_a_user_needs_no_more_than_documented(kind: str, server_workspace: Path) -> None:
+    """Each form, with a login for the masters and another for the sentinels; nobody else gets in."""
     of_masters, of_sentinels = users()
-    front, sentinel_front = TlsFront(certificate), TlsFront(certificate)
     options = ("--user", "gateway", "on", ">right", *of_masters.split())
-    query = f"ssl_ca_certs={authority.ca_file}"
     with contextlib.ExitStack() as stack:
         if kind == "cluster":
-            announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", str(front.port))
-            cluster = Cluster(server_workspace, 1, has_replicas=False, options=(*options, *announced))
-            (server,) = cluster.servers
-            stack.enter_context(front.to(server.port))
+            cluster = Cluster(server_workspace, 1, has_replicas=False, options=options)
             stack.enter_context(running(cluster))
-            url = f"rediss+cluster://gateway:right@127.0.0.1:{front.port}?{query}"
+            url = f"redis+cluster://gateway:right@127.0.0.1:{cluster.servers[0].port}"
         else:
-            server = RedisServer(server_workspace / f"tls-{kind}", options=options)
-            stack.enter_context(front.to(server.port))
+            server = RedisServer(server_workspace / f"used-{kind}", options=options)
             stack.callback(server.kill)
             server.start()
-            url = f"rediss://gateway:right@127.0.0.1:{front.port}/1?{query}"
+            url = f"redis://gateway:right@127.0.0.1:{server.port}/1"
         if kind == "sentinel":
-            sentinel = Sentinel(server_workspace / "tls-sentinel-of-it")
-            sentinel.watch("m", front.port, quorum=1, lines=[f"user gateway on >left {of_sentinels}"])
-            stack.enter_context(sentinel_front.to(sentinel.port))
+            sentinel = Sentinel(server_workspace / "used-sentinel-of-it")
+            sentinel.watch("m", server.port, quorum=1, lines=[f"user gateway on >left {of_sentinels}"])
             stack.callback(sentinel.kill)
             sentinel.start()
-            url = (
-                f"rediss+sentinel://gateway:right@127.0.0.1:{sentinel_front.port}/m/1"
-                f"?{query}&sentinel_username=gateway&sentinel_password=left"
-            )
+            place = f"127.0.0.1:{sentinel.port}"
+            url = f"redis+sentinel://gateway:right@{place}/m/1?sentinel_username=gateway&sentinel_password=left"
         await use(url, 1)
-        assert front.handshakes
-        assert kind != "sentinel" or sentinel_front.handshakes
-        for wrong in (url.replace("right", "wrong"), url.replace("left", "wrong")):
-            if wrong != url:
-                assert "invalid username-password pair" in await why_down(wrong)
-        # A certificate that nobody vouches for.
-        stranger = Authority(other)
-        assert "CERTIFICATE_VERIFY_FAILED" in await why_down(url.replace(str(authority.ca_file), str(stranger.ca_file)))
-
-
-_HANDSHAKE = b"\x16"
-_CHUNK_BYTES = 65_536
-
-
-class TlsFront:
-    """Takes TLS, and what is none, as servers among themselves speak. `handshakes` counts who spoke TLS."""
-
-    def __init__(self, certificate: Certificate) -> None:
-        self.port = free_port()
-        self.handshakes = 0
-        self._context = certificate.server_context()
-
-    @contextlib.contextmanager
-    def to(self, target_port: int) -> Iterator[None]:
-        """Serve while the context is open. Nobody has to be there yet."""
-        loop, stop = asyncio.new_event_loop(), asyncio.Event()
-
-        def serve() -> None:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(self._serve(target_port, stop))
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join()
-
-    async def _serve(self, target_port: int, stop: asyncio.Event) -> None:
-        async def decrypt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _pass_on(reader, writer, target_port)
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            begun = await reader.read(1)
-            is_tls = begun == _HANDSHAKE
-            self.handshakes += is_tls
-            await _pass_on(reader, writer, tls.sockets[0].getsockname()[1] if is_tls else target_port, begun)
-
-        tls = await asyncio.start_server(decrypt, "127.0.0.1", 0, ssl=self._context)
-        front = await asyncio.start_server(accept, "127.0.0.1", self.port)
-        await stop.wait()
-        front.close()
-        tls.close()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, begun: bytes = b"") -> None:
-    """Carry what comes to this port and back, until both have ended."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.suppress(OSError))
-        stack.callback(writer.transport.abort)
-        from_target, to_target = await asyncio.open_connection("127.0.0.1", port)
-        stack.callback(to_target.transport.abort)
-        to_target.write(begun)
-        await asyncio.gather(_copy(reader, to_target), _copy(from_target, writer))
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(_CHUNK_BYTES):
-            target.write(data)
-            await target.drain()
-    target.transport.abort()
+        for wrong in {url.replace("right", "wrong"), url.replace("left", "wrong")} - {url}:
+            assert "invalid username-password pair" in await why_down(wrong)

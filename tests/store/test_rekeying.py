@@ -13,7 +13,7 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Accept, Audit, Complete, ProbeTarget, Record, RequestInfo, SealedRequest, Takeover
 from gateway.core.outbox import NO_EVENTS
 from gateway.store.operations import EventFate, EventReport, ManagedStore
-from gateway.store.sealed import Place, Rekeyed, SealedStore, Values, rekey, why_unopenable
+from gateway.store.sealed import Place, SealedStore, rekey
 from tests.conformance.hand import SERVICE, Hand, Script, Speech, do, new_identity, started
 from tests.store.backends import Backend
 
@@ -139,22 +139,6 @@ async def test_everything_is_encrypted_again(backend: Backend, before: Encryptio
         for last in Place:
             await _rekey_all(bare, backend, [*(each for each in Place if each is not last), last], *keys)
             keys.reverse()
-
-
-async def test_what_another_key_of_the_same_id_encrypted_is_counted(backend: Backend) -> None:
-    """The id alone proves nothing: in every place, what cannot be opened is left, and is told."""
-    store = await backend.store(sealing(OLD))
-    bare = backend.bare
-    await _with_everything(store, store)
-    kept = [each for each in await bare.cold.sealed_examples(OLD.id) if isinstance(each, Values)]
-    impostor = sealing(EncryptionKey(OLD.id, bytes(range(32))))
-    assert "is another key than it was" in (why_unopenable(kept, impostor) or "")
-    assert why_unopenable(kept, sealing(OLD)) is None
-    for place in Place:
-        done = await rekey(bare, place, impostor)
-        assert (done.changed, done.left > 0) == (0, True), place
-        assert f"key '{OLD.id}' is another key than it was" in done.why
-        assert await rekey(bare, place, sealing(OLD)) == Rekeyed()
 
 
 async def _rekey_all(

@@ -222,30 +222,6 @@ async def test_what_was_in_clear_is_overwritten(tmp_path: Path) -> None:
         assert (SECRET.encode() in backend_path.read_bytes()) is (sealing is NO_SEALING)
 
 
-async def test_a_gateway_without_the_key_loses_nothing(backend: Backend) -> None:
-    """It takes over, completes, purges and resolves what it cannot read: with the key, all of it is there again."""
-    store = await backend.store(sealing_by(K1))
-    without = await backend.store(sealing_by(K2))
-    taken, proved, purged, retried = secretive(), secretive(), secretive(), secretive()
-    await do(store, taken, claim, Hand.abandon)
-    await do(store, proved, claim, Hand.abandon)
-    await do(store, purged, claim, complete)
-    await do(store, retried, claim, Hand.abandon)
-    await do(without, taken, Hand.takeover, granted)
-    await do(without, proved, lambda hand: hand.prove(RESPONSE))
-    await do(without, purged, Hand.purge)
-    await do(
-        without, retried, Hand.disprove, Hand.retry, lambda hand: replace(hand.complete_grant(), response=RESPONSE)
-    )
-    both = await backend.store(sealing_by(K1, K2))
-    for hand in (taken, proved, retried):
-        record = await read(both, hand)
-        assert (record.identity.key, record.response) == (SECRET, RESPONSE)
-    assert (await read(both, taken)).probe == (await read(both, proved)).probe == claim(secretive()).probe
-    tombstone = await read(both, purged)
-    assert (tombstone.state, tombstone.resource) == (State.TOMBSTONE, f"/{SECRET}")
-
-
 async def test_a_completion_keeps_count_of_the_keys_that_the_rest_needs(backend: Backend) -> None:
     """What was claimed under the key before is encrypted with it still: it may not be given up yet."""
     store = await backend.store(sealing_by(K1))

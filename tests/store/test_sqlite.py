@@ -9,7 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,10 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
-from gateway.store.base import EpochChanged, Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
-from gateway.store.memory.epoch import WitnessFiles
-from gateway.store.operations import Swept
+from gateway.store.base import Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
 from gateway.store.relational.store import PIECE_RECORDS_MAX, RESUME_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
-from gateway.store.sqlite.connection import TEXTS, filesystem_of
+from gateway.store.sqlite.connection import TEXTS
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, all_of, do, started, state
 from tests.support.failing_disk import FailingDisk, failing_disk
@@ -54,12 +52,6 @@ def tamper(path: Path, *sql: str) -> None:
     with closing(apsw.Connection(str(path))) as connection, connection:
         for statement in sql:
             connection.execute(statement)
-
-
-def copy_all(source: apsw.Connection, to: apsw.Connection) -> None:
-    """What SQLite's own backup does, of a file that is in use."""
-    with to.backup("main", source, "main") as backup:
-        backup.step()
 
 
 async def refused(path: Path) -> str:
@@ -183,12 +175,6 @@ async def test_an_unfit_place_is_refused(name: str, path: Path) -> None:
     assert content(path) == before
 
 
-def test_the_file_system_is_known(tmp_path: Path) -> None:
-    """The type of the file system of a directory is found, so that network ones can be refused."""
-    assert filesystem_of(Path("/proc")) == "proc"
-    assert filesystem_of(tmp_path) not in ("", "nfs4")
-
-
 async def test_a_library_that_can_corrupt_its_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the file is there: of two gateways on one host each would be the other's undoing."""
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
@@ -239,31 +225,6 @@ async def test_an_event_that_a_newer_program_writes_is_left_to_it(path: Path) ->
         tamper(path, "UPDATE event SET type = 'operation.completed' WHERE tries = 0")
         (event,) = await store.lease_events(SERVICE, {"ledger": 1}, 60_000_000)
         assert event.event.operation_id == str(newer.operation_id)
-
-
-@pytest.mark.parametrize("who", ["this-worker", "another-worker"])
-async def test_a_backup_that_is_restored_into_the_open_file(who: str, path: Path, tmp_path: Path) -> None:
-    """The file stays the same one and its connections go on; still nothing is granted that was acknowledged before."""
-    workers = [WitnessFiles(tmp_path / "witness") for _ in range(2)]
-    for worker in workers:
-        worker.open()
-    stores = [SqliteStore(path, witness_files=worker) for worker in workers]
-    try:
-        for store in stores:
-            await store.start()
-            await do(store, Hand(), Hand.claim)
-        lost = stores[0] if who == "this-worker" else stores[1]
-        with closing(apsw.Connection(str(path))) as live, closing(apsw.Connection(str(tmp_path / "copy.db"))) as kept:
-            copy_all(live, kept)
-            await do(lost, hand := Hand(), Hand.claim)
-            copy_all(kept, live)
-        with pytest.raises(EpochChanged):
-            await stores[0].apply(hand.claim())
-        assert (await stores[0].read(hand.operation_id)).state is State.ABSENT
-    finally:
-        for store, worker in zip(stores, workers, strict=True):
-            await store.close()
-            worker.close()
 
 
 async def test_a_file_that_was_replaced_is_not_written_to(store: SqliteStore, path: Path) -> None:
@@ -393,31 +354,6 @@ async def test_no_byte_of_a_request_stays_behind(end: tuple[Speech, ...], store:
     assert rows_of(path, "SELECT row FROM delivery UNION ALL SELECT row FROM request") == []
 
 
-async def test_pending_requests_cost_nobody_anything(store: SqliteStore, path: Path) -> None:
-    """With tens of thousands that wait, due or not, no statement reads more than with a few."""
-    await do(store, waiting := Hand(), Hand.accept)
-    spent = []
-    for number in (20, 20_000):
-        fill(path, number)
-        tamper(
-            path,
-            "UPDATE delivery SET lane = x'6c616e65', lane_rank = row - 999999, is_behind = 1 WHERE row % 2 AND row > 1",
-        )
-        async with counting_steps(store) as steps:
-            await do(store, Hand(), Hand.claim, Hand.complete_grant)
-            await do(store, Hand(), Hand.accept, Hand.dispatch, Hand.postpone, Hand.withdraw)
-            await do(store, Hand(), lambda hand: replace(hand.accept(), lane=b"lane"), Hand.withdraw)
-            scope_digest = waiting.script.identity.scope_digest
-            assert await store.count_pending(SERVICE, "create_payment", scope_digest, 10) == 10
-            assert len((await store.find_due(SERVICE, all_of("charges"), 10)).found) == 10
-            assert (await store.backlog(SERVICE)).waiting["create_payment"].accepted >= number
-            assert await store.sweep(10) == Swept()
-            await store.tally()
-        spent.append(sum(steps))
-    few, many = spent
-    assert many == few
-
-
 def fill(path: Path, number: int) -> None:
     """Make so many copies of the first operation of the file and of its delivery."""
     ((last,),) = rows_of(path, "SELECT max(row) FROM operation")
@@ -434,26 +370,6 @@ def fill(path: Path, number: int) -> None:
             f" INSERT INTO {table} ({', '.join(columns)})"
             f" SELECT {values} FROM numbers, (SELECT * FROM {table} WHERE row = 1)",
         )
-
-
-@asynccontextmanager
-async def counting_steps(store: SqliteStore) -> AsyncIterator[list[int]]:
-    """The steps of SQLite's virtual machine for each statement of the store meanwhile."""
-    steps: list[int] = []
-    writing, reading = store._started()
-    connections = ((writing, store._writer), (reading, store._reader))
-
-    async def trace(mask: int, callback: Callable[[dict[str, Any]], None] | None) -> None:
-        for worker, connection in connections:
-            await worker.run(connection.workplace().connection.trace_v2, mask, callback)
-
-    await trace(
-        apsw.SQLITE_TRACE_PROFILE, lambda event: steps.append(event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
-    )
-    try:
-        yield steps
-    finally:
-        await trace(0, None)
 
 
 @pytest.mark.parametrize("rest_seconds", [1, 3_600])

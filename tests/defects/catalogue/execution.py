@@ -114,12 +114,12 @@ refused-forwards: what the store refuses is forwarded unprotected, on a route th
 known-key-is-no-refusal: a key whose answer cannot be read passes for one on a store that is away, and is forwarded
     unprotected
   store/postgres/executor.py
-  tests/store/test_postgres_faults.py::test_a_known_key_is_not_free_for_want_of_its_answer[refuse]
+  tests/http/gateway/test_store_faults.py::test_a_known_key_is_not_run_for_want_of_its_answer
 -raise Unreadable(f"the key is known, and its record cannot be read: {error}") from error
 +raise NotApplied(*error.args) from error
 known-key-is-cut-off: a key whose answer is being read when patience ends is forwarded unprotected
   store/postgres/executor.py
-  tests/store/test_postgres_faults.py::test_a_known_key_is_not_free_for_want_of_its_answer[swallow]
+  tests/store/test_postgres_faults.py::test_a_known_key_is_not_free_for_want_of_its_answer
 -raise asyncio.CancelledError(KNOWN) from cancelled
 +raise
 no-body-is-an-empty-body: a record whose answer was not kept is replayed as an empty answer

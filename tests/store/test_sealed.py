@@ -14,10 +14,9 @@ import pytest
 from gateway.core.confidential import NO_SEALING, EncryptionKey, KeyRing, Sealing
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, State
-from gateway.core.outbox import NO_EVENTS
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
-from gateway.store.base import NotApplied, Unreadable, boot_seconds
+from gateway.store.base import NotApplied, boot_seconds
 from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
@@ -88,33 +87,6 @@ def is_status_alone(record: Record) -> bool:
     )
 
 
-async def test_nothing_can_be_read_beside_the_store(backend: Backend) -> None:
-    """Of a caller, the service or an operator, in any table; and all of it comes back to who has the key."""
-    store = await backend.store(sealing_by(K1))
-    completed, proved, purged, accepted = secretive(), secretive(), secretive(), secretive()
-    await do(store, completed, claim, complete)
-    await do(
-        store,
-        proved,
-        claim,
-        Hand.abandon,
-        lambda hand: replace(hand.prove(RESPONSE), audit=replace(hand.audit(SECRET), who=SECRET)),
-    )
-    await do(store, purged, claim, complete, lambda hand: replace(hand.purge(), audit=hand.audit(SECRET)))
-    await do(store, accepted, lambda hand: replace(hand.accept(), probe=claim(hand).probe, request=claim(hand).request))
-    assert await store.cold.pause(SERVICE, "charges", accepted.audit(SECRET))
-    assert not await backend.has(SECRET)
-    record = await read(store, completed)
-    assert (record.response, record.identity.key) == (RESPONSE, SECRET)
-    assert record.probe == ProbeTarget(b"/" + SECRET.encode(), SECRET.encode())
-    (audit,) = await store.cold.audits(proved.operation_id)
-    assert (audit.who, audit.why) == (SECRET, SECRET)
-    tombstone = await read(store, purged)
-    assert (tombstone.state, tombstone.resource) == (State.TOMBSTONE, f"/{SECRET}")
-    events = await store.cold.lease_events(SERVICE, {"sink": 100}, 1_000_000)
-    assert any(SECRET.encode() in each.event.data() for each in events)
-
-
 async def test_a_response_of_an_earlier_attempt_is_not_replayed(backend: Backend) -> None:
     """It is of the same operation, and of another request under the key."""
     store = await backend.store(sealing_by(K1))
@@ -178,50 +150,6 @@ async def test_why_an_event_failed_is_for_operators_alone(backend: Backend) -> N
     assert (await before.cold.sinks(SERVICE))["sink"].last_error == missing
 
 
-CELLS = ("headers", "body", "key", "probe_target", "resource")
-
-
-@pytest.mark.parametrize("column", CELLS)
-async def test_what_was_cut(backend: Backend, column: str) -> None:
-    """Wherever it ends, it is not believed: the operation completed, and nothing of what is left is shown."""
-    unreadable: list[UUID] = []
-    store = await backend.store(sealing_by(K1, unreadable=unreadable))
-    hand = secretive()
-    await do(store, hand, claim, complete)
-    table = "response" if column == "body" else "operation"
-    ((whole,),) = await backend.execute(f"SELECT {column} FROM {table}")
-    assert isinstance(whole, bytes | str)
-    # Headers are framed: the value is at their end.
-    begin = whole.index(b"\x01k1:") if isinstance(whole, bytes) and column == "headers" else 0
-    for end in sorted({0, 1, begin // 2, begin + 1, begin + 4, begin + 14, len(whole) - 1}):
-        unreadable.clear()
-        await backend.put(table, column, "true", whole[:end])
-        try:
-            record = await read(store, hand)
-        except Unreadable:
-            assert column == "headers"
-            continue
-        assert hand.operation_id in unreadable
-        if column in ("headers", "body"):
-            assert is_status_alone(record)
-        else:
-            assert record.state is State.COMPLETED
-            assert (record.identity.key, record.probe, record.resource) == (None, None, None)
-    await backend.put(table, column, "true", whole)
-    assert (await read(store, hand)).response == RESPONSE
-
-
-async def test_what_was_in_clear_is_overwritten(tmp_path: Path) -> None:
-    """Once encryption is on, what is deleted from an SQLite file is no longer in it."""
-    backend_path, hand = tmp_path / "operations.db", secretive()
-    for sealing, speeches in ((NO_SEALING, [claim, complete]), (sealing_by(K1), [Hand.purge, Hand.erase])):
-        async with started(
-            SealedStore(SqliteStore(backend_path, outbox=replace(NO_EVENTS, sealing=sealing)), sealing)
-        ) as store:
-            await do(store, hand, *speeches)
-        assert (SECRET.encode() in backend_path.read_bytes()) is (sealing is NO_SEALING)
-
-
 async def test_a_completion_keeps_count_of_the_keys_that_the_rest_needs(backend: Backend) -> None:
     """What was claimed under the key before is encrypted with it still: it may not be given up yet."""
     store = await backend.store(sealing_by(K1))
@@ -232,23 +160,6 @@ async def test_a_completion_keeps_count_of_the_keys_that_the_rest_needs(backend:
     before = (await newer.cold.tally()).sealed["k1"]
     await do(newer, hand, granted)
     assert (await newer.cold.tally()).sealed["k1"] == before
-
-
-async def test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back(backend: Backend) -> None:
-    """It is never published without what it should say."""
-    store = await backend.store(sealing_by(K1))
-    hand = secretive()
-    await do(store, hand, claim, complete)
-    without = await backend.store(sealing_by(K2))
-    assert await without.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000) == []
-    (dead,) = await without.cold.find_events(SERVICE, "sink", is_dead=True, after=None, limit=10)
-    assert "'k1', which is not configured" in dead.why
-    assert await store.cold.redeliver_event(SERVICE, dead.event_id, None) == 1
-    (leased,) = await store.cold.lease_events(SERVICE, {"sink": 10}, 1_000_000)
-    assert SECRET.encode() in leased.event.data()
-    await store.cold.report_events(
-        SERVICE, [EventReport("sink", dead.event_id, leased.tries, leased.redeliveries, EventFate.PUBLISHED)]
-    )
 
 
 async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -> None:

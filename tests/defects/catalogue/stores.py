@@ -53,7 +53,7 @@ the-same-nonce-always: equal contents are encrypted to equal bytes, and two cont
 -key_id, nonce = self.current_id, self._random_bytes(_NONCE_BYTES)
 +key_id, nonce = self.current_id, bytes(_NONCE_BYTES)
 key-in-clear-in-spite-of-encryption: the caller's key is stored as it came
-  core/confidential.py tests/store/test_sealed.py::test_nothing_can_be_read_beside_the_store[sqlite]
+  core/confidential.py tests/http/gateway/test_encryption.py::test_switched_on_in_a_living_store[sqlite]
 -return replace(identity, key=ring.seal_text(content, _of_operation(operation_id, b"key")))
 +return identity
 keys-of-a-claim-lost-by-its-completion: a completion forgets which keys the record that it was granted is encrypted with
@@ -92,7 +92,7 @@ reasons-of-a-pause-not-of-their-row: why an operation name was paused can be exc
 -return framed(b"row", name.encode())
 +return b""
 cut-headers-are-none: a response whose headers were cut is replayed without them, and with its body as it is stored
-  core/confidential.py tests/store/test_sealed.py::test_what_was_cut[sqlite-headers]
+  core/confidential.py tests/http/gateway/test_unreadable.py::test_everything_is_answered_and_nothing_runs[cut]
 -return _CUT_HEADERS
 +return ()
 missing-key-accepted: a gateway starts on a store that is encrypted with a key that it does not have
@@ -117,7 +117,7 @@ decision-of-a-guess: the id of a decision shows whether a guess of an operator's
 -command = replace(command, resolution_id=ids[0])
 +ids.clear()
 event-without-what-it-should-say: an event that cannot be decrypted is published with nothing in it
-  store/sealed.py tests/store/test_sealed.py::test_an_event_that_cannot_be_read_is_dead_until_its_key_is_back[sqlite]
+  store/sealed.py tests/http/gateway/test_unreadable.py::test_everything_is_answered_and_nothing_runs[key-missing]
 -dead.append(EventReport(*lease, EventFate.DEAD, f"unreadable: {error}", line=leased.line))
 +opened.append(leased)
 failures-of-events-in-clear: what a consumer quotes of an event when it refuses it stands in the table in clear

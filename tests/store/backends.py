@@ -46,13 +46,7 @@ class Backend:
         """Exchange the column of the rows that two conditions find."""
         values = [(await self.execute(f"SELECT {column} FROM {table} WHERE {each}"))[0][0] for each in (one, other)]
         for which, value in zip((other, one), values, strict=True):
-            await self.put(table, column, which, value)
-
-    async def put(self, table: str, column: str, where: str, value: object) -> None:
-        """Write a value into the column of the rows that a condition finds."""
-        assert isinstance(value, bytes | str)
-        text = self.blob(value) if isinstance(value, bytes) else f"'{value}'"
-        await self.execute(f"UPDATE {table} SET {column} = {text} WHERE {where}")
+            await self.execute(f"UPDATE {table} SET {column} = '{value}' WHERE {which}")
 
     async def tables(self, text: str) -> set[str]:
         rows = {name: await self.execute(f"SELECT * FROM {name}") for (name,) in await self.execute(self.listing)}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import Iterator
-from typing import Self
+from typing import NamedTuple, Self
 
 _PROTOCOL_3 = 196_608
 _ENCRYPTION_REQUESTS = (80_877_103, 80_877_104)
@@ -14,13 +13,12 @@ _KEPT = {"user", "database", "client_encoding", "application_name", "datestyle",
 _READY = b"Z\x00\x00\x00\x05I"
 
 
-class _Session:
+class _Session(NamedTuple):
     """One session with the server, lent to one transaction at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, greeting: bytes) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.greeting = greeting
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    greeting: bytes
 
 
 class Pooler:
@@ -116,15 +114,11 @@ async def _is_welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         if code not in _ENCRYPTION_REQUESTS:
             break
         writer.write(b"N")
-    for name in _names(await reader.readexactly(size - 8)):
+    parameters = await reader.readexactly(size - 8)
+    for name in parameters.rstrip(b"\0").decode().lower().split("\0")[::2]:
         if name not in _KEPT:
             text = f"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: {name}\0\0".encode()
             writer.write(b"E" + struct.pack(">I", 4 + len(text)) + text)
             await writer.drain()
             return False
     return True
-
-
-def _names(parameters: bytes) -> Iterator[str]:
-    for name in parameters.rstrip(b"\0").split(b"\0")[::2]:
-        yield name.decode().lower()

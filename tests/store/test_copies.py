@@ -1,4 +1,4 @@
-"""Entries of caches and packed values, as bytes: each comes back as what it was, and nothing else is taken for one."""
+"""Entries of the fast tier, as bytes: each comes back as what it was, and nothing else is taken for one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.operation import Event, Fingerprint, ProbeTarget, Record
-from gateway.store.base import Unreadable
 from gateway.store.redis.store import ERA_BYTES, decode, encode
-from gateway.store.relational.rows import pack, unpack
 from tests.conformance.hand import ANSWER
 from tests.store.copies import completed
 
@@ -71,29 +69,3 @@ def test_garbage_is_not_found_and_harms_nobody(garbage: bytes, place: int, patch
     entry = encode(record, ERA, EXPIRES_US)
     assert read_back(record, garbage) is None
     read_back(record, entry[:place] + patch + entry[place + len(patch) :])
-
-
-_VALUES = st.lists(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
-    | st.binary(max_size=9),
-    max_size=9,
-).map(tuple)
-
-
-@given(_VALUES, st.binary(max_size=3))
-def test_values_come_back(values: tuple[object, ...], before: bytes) -> None:
-    """With their kinds: a truth is no number, and an empty text is neither None nor bytes."""
-    found = unpack(before + pack(values), len(before))
-    assert (found, [*map(type, found)]) == (values, [*map(type, values)])
-
-
-@given(_VALUES, st.data())
-def test_what_was_cut_or_goes_on_is_unreadable(values: tuple[object, ...], data: st.DataObject) -> None:
-    """Wherever it ends."""
-    packed = pack(values)
-    for wrong in (packed[: data.draw(st.integers(0, len(packed) - 1))], packed + b"\0"):
-        with pytest.raises(Unreadable):
-            unpack(wrong)

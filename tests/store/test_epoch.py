@@ -111,9 +111,6 @@ def test_workers_share_a_file(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["seen.json"]
 
 
-WITNESS_NOTE = WitnessNote(UUID(int=1), 5, 900_000, 7, b"0123456789abcdef")
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[WitnessFiles]:
     files = WitnessFiles(tmp_path)
@@ -126,7 +123,7 @@ def test_a_reader_beside_a_writer(files: WitnessFiles, tmp_path: Path) -> None:
     """Whoever reads while notes are written gets one of them, and in their order."""
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(
-            lambda: [files.write(0, replace(WITNESS_NOTE, link=UUID(int=n), number=n)) for n in range(1, 20_000)]
+            lambda: [files.write(0, replace(NOTE, link=UUID(int=n), number=n)) for n in range(1, 20_000)]
         )
         last = 0
         while not writing.done():
@@ -149,7 +146,7 @@ def test_a_file_that_cannot_be_read_is_refused(damage: Callable[[Path], None], t
     """Without it a loss could go unnoticed; the text names the file and what to do."""
     files = WitnessFiles(tmp_path)
     files.open()
-    files.write(0, WITNESS_NOTE)
+    files.write(0, NOTE)
     files.close()
     (path,) = tmp_path.iterdir()
     damage(path)
@@ -163,10 +160,10 @@ def test_a_disk_that_takes_no_note(files: WitnessFiles, caplog: pytest.LogCaptur
     try:
         with caplog.at_level(logging.ERROR):
             for _ in range(3):
-                files.write(0, WITNESS_NOTE)
+                files.write(0, NOTE)
     finally:
         os.close(files._descriptor)
         files._descriptor = descriptor
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    files.write(0, WITNESS_NOTE)
-    assert files.read().notes == (WITNESS_NOTE,)
+    files.write(0, NOTE)
+    assert files.read().notes == (NOTE,)

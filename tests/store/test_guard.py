@@ -246,22 +246,6 @@ async def is_refused(guard: EpochGuard, number: int = 99) -> bool:
     return False
 
 
-async def test_two_stores_of_one_name_in_use_side_by_side(tmp_path: Path, redis_url: str) -> None:
-    """Hosts with a store each that share a Redis are told so, the first one as well as the one that came later."""
-    shared = RedisSeen(redis_url, "service shop, sqlite /operations.db")
-    facts: dict[str, list[Fact]] = {"first": [], "second": []}
-    first, second = Memory(), Memory(identity="another")
-    async with opened(first, host(tmp_path, "first"), facts["first"], shared=shared) as guard:
-        assert not await is_refused(guard, 1)
-        async with opened(second, host(tmp_path, "second"), facts["second"], shared=shared) as other:
-            assert await is_refused(other, 2)
-            await guard.exchange_notes()
-            assert await is_refused(guard, 3)
-    for told in facts.values():
-        (changed,) = [fact for fact in told if isinstance(fact, MemoryChanged)]
-        assert "must not share a Redis under one `service`" in changed.why
-
-
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without notes does not wait for Redis."""

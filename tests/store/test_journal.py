@@ -85,10 +85,6 @@ async def told(journal: SqliteJournal, command: OutcomeCommand) -> list[OutcomeC
     return [each.command for each in await journal.outcomes(command.operation_id)]
 
 
-def move(path: Path, name: str) -> Path:
-    return path.rename(path.with_name(name))
-
-
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "journal"]
 
@@ -188,11 +184,10 @@ def index(path: Path) -> None:
     path.write_bytes(content)
 
 
-def tamper(*statements: str) -> Callable[[Path], None]:
+def tamper(statement: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         with closing(apsw.Connection(str(path))) as connection:
-            for statement in statements:
-                connection.execute(statement)
+            connection.execute(statement)
 
     return change
 
@@ -219,9 +214,9 @@ async def test_a_file_that_is_not_fit_stops_the_start(
         await SqliteJournal(directory, OWNER).start()
     assert threads() == []
     assert path.read_bytes() == before
-    hidden = move(path, "hidden")
+    hidden = path.rename(path.with_name("hidden"))
     async with opened(directory) as journal:
-        move(hidden, path.name)
+        hidden.rename(path)
         assert await journal.adopt() == await journal.adopt() == 0
         assert caplog.text.count(str(path)) == 1
         await journal.append("charge", complete())

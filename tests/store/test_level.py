@@ -1,24 +1,23 @@
-"""The level of a store: who is refused, who is named when it is to be raised, and what a running gateway does."""
+"""The level of a store: who is refused, what a running gateway does, and what a newer program wrote."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import apsw
 import pytest
 
-from gateway.app.stores import bare_store, finish_upgrade, is_migrated, migrate_store
+from gateway.app.stores import bare_store, is_migrated, migrate_store
 from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
-from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US
-from gateway.store.base import NotApplied, StartRefused
+from gateway.store.agreement import PROGRAM_LEVEL
+from gateway.store.base import NotApplied, StartRefused, Unreadable
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do, started
 from tests.store.guards import a_guard
@@ -71,20 +70,23 @@ async def test_a_store_of_a_later_level_is_refused(place: Place) -> None:
     await store.close()
 
 
-async def test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised(place: Place) -> None:
-    """While one runs, or was killed less than a minute ago, the level stays; one that was not seen for longer is
-    nobody's concern, and neither is one of this program."""
+@pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'", "request_kept = true"])
+async def test_a_record_that_cannot_be_read_is_left_alone(place: Place, change: str) -> None:
+    """One of another version or state, or without what it keeps, is neither guessed nor changed; its neighbours are
+    served."""
     await migrate_store(place.config)
     async with started(bare_store(place.config, NO_SEALING)) as store:
-        older, own = (replace(serving(gateway_id=UUID(int=number)), host="here") for number in (7, 8))
-        await store.cold.compare_configuration(older)
-        await place.tamper(f"UPDATE gateway SET level = {PROGRAM_LEVEL - 1}")
-        await store.cold.compare_configuration(own)
-        named = f"older program still run: {older.gateway_id} on host here .level {PROGRAM_LEVEL - 1}.\\. Upgrade"
-        with pytest.raises(StartRefused, match=named):
-            await finish_upgrade(place.config)
-        await place.tamper(f"UPDATE gateway SET seen_us = seen_us - {RUNNING_US + 1}")
-        assert not await finish_upgrade(place.config)
+        await do(store, hand := Hand(), Hand.claim)
+        await place.tamper(f"UPDATE operation SET {change}")
+        with pytest.raises(Unreadable):
+            await store.read(hand.operation_id)
+        for command in (hand.claim(), hand.retry(), hand.complete(), hand.renew(), hand.erase()):
+            both = await asyncio.gather(*map(store.apply, (command, Hand().claim())), return_exceptions=True)
+            assert [type(each) for each in both] == [Unreadable, Applied]
+        await place.tamper(
+            "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim', request_kept = false"
+        )
+        await do(store, hand, Hand.complete)
 
 
 async def test_a_gateway_that_runs_while_the_level_is_raised_stops(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import pytest
@@ -41,29 +39,14 @@ _FORBIDDEN: Final = words(
 )
 
 
-# Where a statement is about many rows.
-_OF_MANY: Final = _FUNCTIONS | {"unnest"}
-
-
 _TYPES: Final = words("bigint boolean bytea jsonb text")
 
 
-@dataclass(frozen=True)
-class Engine:
-    functions: frozenset[str] = _FUNCTIONS
-    distributed: frozenset[str] = frozenset()
-    """Tables whose rows are on many nodes, none of which knows the others' locks: each change and each lock names its
-    one row."""
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        return portable_texts(is_of_one_row=bool(self.distributed))
-
-
+# Tables whose rows are on many nodes, none of which knows the others' locks: each change and each lock names one row.
 ENGINES: Final = {
-    "CockroachDB and YugabyteDB": Engine(_OF_MANY),
+    "CockroachDB and YugabyteDB": words(""),
     # The other tables stay at the coordinator (docs/configure/stores.md).
-    "Citus": Engine(distributed=frozenset(("operation",))),
+    "Citus": words("operation"),
 }
 
 
@@ -98,8 +81,8 @@ def assigned(found: list[str]) -> list[str]:
     return behind
 
 
-def faults(text: str, engine: Engine) -> list[str]:
-    """What is wrong with a statement for an engine."""
+def faults(text: str, distributed: frozenset[str]) -> list[str]:
+    """What is wrong with a statement for an engine that distributes these tables."""
     found = tokens(text)
     wrong = [f"has {token.upper()}" for token in found if token in _FORBIDDEN]
     calls = {
@@ -108,8 +91,8 @@ def faults(text: str, engine: Engine) -> list[str]:
         if following == "(" and _WORD.match(token) and token not in _SYNTAX
     }
     changed = changed_tables(found)
-    # A table that stays at a coordinator is PostgreSQL's own.
-    functions = engine.functions if engine.distributed & set(found) else engine.functions | _OF_MANY
+    # A statement may be about many rows, but not where these are on many nodes.
+    functions = _FUNCTIONS if distributed & set(found) else _FUNCTIONS | {"unnest"}
     # A table's list of columns, and an alias with columns, look like calls.
     named = {*changed, "i", "k", "o", "e"}
     wrong += [f"calls {call}" for call in sorted(calls - functions - named)]
@@ -122,11 +105,11 @@ def faults(text: str, engine: Engine) -> list[str]:
     if found[0] not in ("select", "insert", "update", "delete"):
         wrong.append(f"begins with {found[0].upper()}")
     is_one_row = re.search(r"\b(o\.)?id = \$\d", text) is not None
-    if set(changed) & engine.distributed and found[0] != "insert" and not is_one_row:
+    if set(changed) & distributed and found[0] != "insert" and not is_one_row:
         wrong.append(f"changes more than one row of {changed[0]}")
-    if "for update" in text.lower() and engine.distributed and not is_one_row:
+    if "for update" in text.lower() and distributed and not is_one_row:
         wrong.append("locks more than one row")
-    if set(changed) & engine.distributed and "select" in found:
+    if set(changed) & distributed and "select" in found:
         wrong.append(f"reads another table while it changes {changed[0]}")
     return wrong
 
@@ -149,7 +132,8 @@ OF_MANY_ROWS: Final = {
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_statement_is_on_the_list(engine: str) -> None:
     """One for many rows may change a table, events and the witness, for as many as its arrays have."""
-    wrong = {name: faults(text, ENGINES[engine]) for name, text in ENGINES[engine].texts.items()}
+    texts = portable_texts(is_of_one_row=engine == "Citus")
+    wrong = {name: faults(text, ENGINES[engine]) for name, text in texts.items()}
     assert {name: found for name, found in wrong.items() if found} == {}
     # Citus never gets them.
     if engine != "Citus":

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-from uuid import uuid4
+from typing import Any
 
 import pytest
 
@@ -20,36 +18,10 @@ from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.dialer import Dialer, Link
 from gateway.store.postgres.executor import AT_ONCE
 from gateway.store.postgres.statements import qualified, statement_texts
-from gateway.store.postgres.store import PostgresStore
 from gateway.store.relational.rows import of_many, writes
-from tests.conformance.hand import REMEMBER_US, SERVICE, Hand, Script, do, new_identity
+from tests.conformance.hand import REMEMBER_US, SERVICE, Hand, do
 from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import ManualClock
-
-_TOKEN: Final = "nextval('idempotency_gateway.token')"
-
-
-async def copied(admin: Any, table: str, number: int, own: Mapping[str, str]) -> None:
-    """Copy a row of the table so often, with what each has of its own."""
-    rows = await admin.fetch(
-        "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND attgenerated = ''",
-        f"idempotency_gateway.{table}",
-    )
-    names = [name for (name,) in rows]
-    values = ", ".join(own.get(name, f"t.{name}") for name in names)
-    await admin.execute(
-        f"INSERT INTO idempotency_gateway.{table} ({', '.join(names)}) SELECT {values}"
-        f" FROM (SELECT * FROM idempotency_gateway.{table} LIMIT 1) t, generate_series(1, {number}) n"
-    )
-
-
-async def accept_many(store: PostgresStore, admin: Any, number: int) -> None:
-    """Accepted requests of a route that are all due."""
-    await do(store, Hand(Script(new_identity(route="r", operation="many"))), Hand.accept)
-    row = f"decode(md5('{uuid4().hex}' || n::text), 'hex')"
-    await copied(admin, "operation", number, {"id": row, "token": _TOKEN, "due_us": "9e15"})
-    await copied(admin, "delivery", number, {"row": row, "next_attempt_us": "1", "deliver_until_us": "9e15"})
-    await admin.execute("ANALYZE")
 
 
 def scans_of_tables(plan: dict[str, Any]) -> list[str]:
@@ -92,21 +64,22 @@ async def test_statements_go_by_index(migrated_url: str) -> None:
 
 async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds; pauses are never old."""
-    monkeypatch.setattr(backlog.operations, "BACKLOG_COUNT_MAX", 1_000)
-    monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 20)
+    monkeypatch.setattr(backlog.operations, "BACKLOG_COUNT_MAX", 100)
+    monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 17)
     async with session(migrated_url) as admin, opened(migrated_url) as store:
-        await accept_many(store, admin, 20_000)
+        await asyncio.gather(*(do(store, Hand(), Hand.accept) for _ in range(2_000)))
+        await admin.execute("ANALYZE")
         (waiting,) = (await store.backlog(SERVICE)).waiting.values()
-        assert 10_000 < waiting.accepted < 40_000
-        assert waiting.accepted != 20_001
+        assert 1_000 < waiting.accepted < 4_000
+        assert waiting.accepted != 2_000
         size = float(await admin.fetchval("SELECT avg(request_bytes) FROM idempotency_gateway.delivery"))
         assert waiting.request_bytes == pytest.approx(waiting.accepted * size, rel=0.01)
         assert waiting.oldest_seconds >= 0
         await do(store, Hand(), Hand.accept)
-        await store.pause(SERVICE, "many", Audit("ann", "it is away"))
+        await store.pause(SERVICE, "charges", Audit("ann", "it is away"))
         kept = await store.backlog(SERVICE)
-        assert kept.waiting == {"r": waiting}
-        assert kept.paused.keys() == {"many"}
+        assert kept.waiting == {"create_payment": waiting}
+        assert kept.paused.keys() == {"charges"}
         assert kept.age_seconds > 0
 
 

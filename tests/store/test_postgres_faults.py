@@ -266,18 +266,3 @@ async def test_of_a_batch_only_the_locked_are_refused(migrated_url: str, locked:
             told = await asyncio.gather(*(store.apply(hand.complete()) for hand in hands), return_exceptions=True)
         assert [index for index, each in enumerate(told) if isinstance(each, NotApplied)] == [*range(2, 2 + locked)]
         assert sum(isinstance(each, Applied) for each in told) == len(hands) - locked
-
-
-async def test_a_slow_reply_hides_no_event(own_postgres: PostgresServer) -> None:
-    """A gateway that was told the time when the server was slow finds at once what another one wrote afterwards."""
-    outbox = Outbox(SERVICE, "urn:shop", (Subscription("sink", frozenset(EventType)),))
-    async with (
-        opened(own_postgres.url, outbox=outbox) as other,
-        Relay(own_postgres.port) as relay,
-        opened(relayed(relay), outbox=outbox) as store,
-    ):
-        relay.to_client.delay_seconds = 0.1
-        assert await store.lease_events(SERVICE, {"sink": 1}, microseconds(1)) == []
-        relay.to_client.delay_seconds = 0.0
-        await do(other, Hand(), Hand.claim, Hand.complete)
-        assert len(await store.lease_events(SERVICE, {"sink": 1}, microseconds(1))) == 1

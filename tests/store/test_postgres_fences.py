@@ -52,22 +52,11 @@ _RETRIED = (Hand.claim, Hand.release)
 CROSSINGS = {
     "renew": Crossing(_RETRIED, Hand.retry, Hand.renew),
     "complete": Crossing(_RETRIED, Hand.retry, Hand.complete),
-    "release": Crossing(_RETRIED, Hand.retry, Hand.release),
-    "forget": Crossing(_RETRIED, Hand.retry, Hand.forget),
-    "abandon": Crossing(_RETRIED, Hand.retry, Hand.abandon),
     "takeover": Crossing((Hand.claim,), Hand.abandon, Hand.takeover),
-    "prove": Crossing((Hand.claim,), Hand.abandon, Hand.prove),
-    "disprove": Crossing((Hand.claim,), Hand.abandon, Hand.disprove),
-    "purge": Crossing((Hand.claim,), Hand.complete, Hand.purge),
     "erase": Crossing((Hand.claim,), Hand.release, Hand.erase),
     "dispatch": Crossing((Hand.accept, Hand.dispatch), _postpone_at_once, Hand.dispatch),
     "complete-accepted": Crossing((Hand.accept,), Hand.dispatch, Hand.complete),
-    "postpone": Crossing((Hand.accept,), Hand.dispatch, Hand.postpone),
-    "bury": Crossing((Hand.accept,), Hand.dispatch, Hand.bury),
-    "requeue": Crossing((Hand.accept, Hand.dispatch), Hand.bury, Hand.requeue),
-    "withdraw": Crossing((Hand.accept, Hand.dispatch), Hand.bury, Hand.withdraw),
     "withdraw-accepted-again": Crossing((Hand.claim, Hand.release), Hand.accept_again, Hand.withdraw),
-    "reinstate": Crossing((Hand.accept, Hand.dispatch), Hand.abandon, Hand.reinstate),
 }
 
 

@@ -150,20 +150,3 @@ async def _rekey_all(
         assert (done.left, done.changed > 0) == (0, True), place
     assert await backend.tables(old.id) == set()
     assert set((await store.cold.tally()).sealed) == {new.id}
-
-
-async def test_what_was_clear_beside_something_sealed_is_encrypted(durable: ManagedStore, backend: Backend) -> None:
-    """Two gateways, one of which has no key yet: each writes parts of the same record."""
-    clear, sealed = SealedStore(durable, sealing()), SealedStore(durable, sealing(NEW))
-    begun, ended = Hand(Script(new_identity(key=SECRET))), Hand(Script(new_identity(key=SECRET)))
-    response = replace(RESPONSE, body=SECRET.encode())
-    for hand, claims, completes in ((begun, clear, sealed), (ended, sealed, clear)):
-        await do(claims, hand, Hand.claim)
-        # What the response alone has is all that is clear of the other.
-        await do(completes, hand, lambda hand: replace(hand.complete(response), resource=None))
-    assert await backend.tables(SECRET) != set()
-    records = [await seen(sealed, hand) for hand in (begun, ended)]
-    done = await rekey(durable, Place.RECORDS, sealing(NEW))
-    assert (done.changed, done.left) == (2, 0)
-    assert await backend.tables(SECRET) == set()
-    assert [await seen(sealed, hand) for hand in (begun, ended)] == records

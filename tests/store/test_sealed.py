@@ -16,17 +16,15 @@ from gateway.core.message import StoredResponse
 from gateway.core.operation import Complete, ProbeTarget, Record, RequestInfo, State
 from gateway.observe.facts import Events
 from gateway.protect.journaling import Journaling
-from gateway.store.base import NotApplied, boot_seconds
+from gateway.store.base import NotApplied
 from gateway.store.journal import journal as view
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.operations import EventFate, EventReport, ManagedStore
-from gateway.store.redis.store import ERA_BYTES, decode, encode
 from gateway.store.sealed import SealedStore
 from gateway.store.sqlite.store import SqliteStore
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import SERVICE, Hand, Script, do, new_identity, started, state
 from tests.store.backends import Backend
-from tests.store.copies import client, fast_tier, key_of
 
 SECRET = "a-sentinel-of-the-caller"
 K1, K2 = EncryptionKey("k1", bytes(32)), EncryptionKey("k2", bytes(range(32)))
@@ -160,34 +158,6 @@ async def test_a_completion_keeps_count_of_the_keys_that_the_rest_needs(backend:
     before = (await newer.cold.tally()).sealed["k1"]
     await do(newer, hand, granted)
     assert (await newer.cold.tally()).sealed["k1"] == before
-
-
-async def test_copies_in_redis(redis_url: str, no_haste: None, tmp_path: Path) -> None:
-    """They are as the durable store has them; one that was moved or cannot be opened is none."""
-    sealing = sealing_by(K1)
-    async with started(SealedStore(SqliteStore(tmp_path / "operations.db"), sealing)) as store:
-        hands = [secretive(), secretive()]
-        for hand in hands:
-            await do(store, hand, claim, complete)
-    snapshots = [hand.snapshot for hand in hands]
-    async with fast_tier(redis_url, sealing=sealing) as tier:
-        redis = client(redis_url)
-        for snapshot in snapshots:
-            await tier.put(snapshot, boot_seconds())
-        found = await tier.get(hands[0].operation_id)
-        assert found.record == snapshots[0].record
-        entries = [redis.get(key_of(hand.operation_id)) for hand in hands]
-        assert not any(SECRET.encode() in entry for entry in entries)
-        era = entries[0][11 : 11 + ERA_BYTES]
-        (mine, expires_us), (others, _) = (
-            decode(entry, hand.operation_id, era) for entry, hand in zip(entries, hands, strict=True)
-        )
-        redis.set(key_of(hands[0].operation_id), encode(replace(mine, response=others.response), era, expires_us))
-        assert await tier.get(hands[0].operation_id) is None
-        assert await tier.get(hands[1].operation_id) is not None
-        redis.close()
-        async with fast_tier(redis_url, sealing=sealing_by(K2)) as without:
-            assert await without.get(hands[1].operation_id) is None
 
 
 def _journal_file(directory: Path) -> closing[apsw.Connection]:

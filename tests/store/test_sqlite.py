@@ -19,7 +19,7 @@ import pytest
 
 from gateway.core.operation import Applied, Audit, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
-from gateway.store.base import Indefinite, NotApplied, StartRefused, Unreadable, Unstorable
+from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
 from gateway.store.relational.store import PIECE_RECORDS_MAX, RESUME_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import TEXTS
@@ -196,22 +196,6 @@ async def test_another_schema_of_the_same_number_is_refused(store: SqliteStore, 
         sqlite.is_migrated(path)
 
 
-@pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'", "request_kept = 1"])
-async def test_a_record_that_cannot_be_read_is_left_alone(change: str, store: SqliteStore, path: Path) -> None:
-    """A record of another version or state, or without what it keeps, is not guessed; its neighbours are served."""
-    strange, neighbour = Hand(), Hand()
-    await do(store, strange, Hand.claim)
-    tamper(path, f"UPDATE operation SET {change}")
-    answers = await asyncio.gather(
-        store.apply(strange.complete()), store.apply(neighbour.claim()), return_exceptions=True
-    )
-    assert [type(answer) for answer in answers] == [Unreadable, Applied]
-    with pytest.raises(Unreadable):
-        await store.read(strange.operation_id)
-    tamper(path, "UPDATE operation SET version = 1, state = 'claimed', last_event = 'claim', request_kept = 0")
-    await do(store, strange, Hand.complete)
-
-
 async def test_an_event_that_a_newer_program_writes_is_left_to_it(path: Path) -> None:
     """It is neither leased nor in the way of others, however many there are."""
     async with started(SqliteStore(path, outbox=Outbox(SERVICE, "urn:shop", (Subscription("ledger"),)))) as store:
@@ -354,32 +338,14 @@ async def test_no_byte_of_a_request_stays_behind(end: tuple[Speech, ...], store:
     assert rows_of(path, "SELECT row FROM delivery UNION ALL SELECT row FROM request") == []
 
 
-def fill(path: Path, number: int) -> None:
-    """Make so many copies of the first operation of the file and of its delivery."""
-    ((last,),) = rows_of(path, "SELECT max(row) FROM operation")
-    for table, changed in (
-        ("operation", {"row": "n", "id": "randomblob(16)"}),
-        ("delivery", {"row": "n", "acceptance_id": "randomblob(16)"}),
-    ):
-        columns = [row[1] for row in rows_of(path, f"PRAGMA table_info({table})")]
-        values = ", ".join(changed.get(column, column) for column in columns)
-        tamper(
-            path,
-            f"WITH RECURSIVE numbers (n) AS ("
-            f"SELECT {last + 1} UNION ALL SELECT n + 1 FROM numbers LIMIT {number})"
-            f" INSERT INTO {table} ({', '.join(columns)})"
-            f" SELECT {values} FROM numbers, (SELECT * FROM {table} WHERE row = 1)",
-        )
-
-
 @pytest.mark.parametrize("rest_seconds", [1, 3_600])
 async def test_a_pause_ends_in_short_transactions(
     store: SqliteStore, path: Path, clock: ManualClock, rest_seconds: int
 ) -> None:
     """Cancelled, it stays paused; its end goes on where it stopped, or later gives each the time since."""
-    await do(store, Hand(), lambda hand: replace(hand.accept(), deliver_within_us=microseconds(86_400)))
     number, until_us = 2 * RESUME_TRANSACTION_MAX + 1, clock() + microseconds(86_400)
-    fill(path, number - 1)
+    waiting = [replace(Hand().accept(), deliver_within_us=microseconds(86_400)) for _ in range(number)]
+    await asyncio.gather(*map(store.apply, waiting))
     await store.pause(SERVICE, "charges", Audit("operator", "repair"))
     clock.advance(100)
     resuming = asyncio.create_task(store.resume(SERVICE, "charges", Audit("operator", "repaired")))

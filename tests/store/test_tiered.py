@@ -219,22 +219,6 @@ async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: Red
     assert here.store.stats.shed == 200
 
 
-async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServer) -> None:
-    """When Redis goes, whoever waits is told to look, and hears the durable store from then on."""
-    async with gateway(memory, own_redis.url) as here:
-        hand = await claim(here.store)
-        async with here.store.watch(hand.operation_id) as watch:
-            own_redis.kill()
-            assert await watch.wait_changed(LONG_SECONDS)
-            # Whoever asks next finds out that Redis is away.
-            await repeat(here.store, Hand())
-            assert not here.fast.up
-            while await watch.wait_changed(0):
-                pass
-            await do(here.store, hand, Hand.release)
-            assert await watch.wait_changed(LONG_SECONDS)
-
-
 async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None:
     """Counted anew from its last absence, of which a step of its clock ahead is one; while it is away it is not."""
     async with gateway(memory, None) as here:

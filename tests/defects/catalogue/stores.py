@@ -10,8 +10,7 @@ any-level-will-do: a program uses a store to which a newer one may write what it
 -    if level > PROGRAM_LEVEL:
 +    if level > PROGRAM_LEVEL + 1:
 raised-beside-an-older-gateway: the level is raised while a gateway of an older program runs
-  store/agreement.py
-  tests/store/test_level.py::test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised[sqlite]
+  store/agreement.py tests/upgrade/test_upgrade.py::test_the_level_is_raised
 -    if older:
 +    if False:
 deaf-to-the-level: a gateway that runs while the level is raised goes on granting
@@ -66,7 +65,7 @@ journal-in-clear: an outcome that waits for the durable store is on the disk as 
 +command
 rekey-passes-over-what-is-clear: what is clear beside something that is encrypted with the current key stays clear for
     ever
-  core/confidential.py tests/store/test_rekeying.py::test_what_was_clear_beside_something_sealed_is_encrypted[sqlite]
+  core/confidential.py tests/http/gateway/test_encryption.py::test_switched_on_in_a_living_store[sqlite]
 -if self.is_old(value) else part
 +if self.is_old(value) and clear is not part else part
 rekey-trusts-the-id: rekey says that nothing is left, and what another key of that id encrypted cannot be read

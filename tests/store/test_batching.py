@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from gateway.store.base import NotApplied
+from gateway.store.base import Indefinite, NotApplied
 from gateway.store.batching import Batcher
 
 
@@ -66,37 +66,16 @@ async def test_a_full_queue_refuses(executor: Executor) -> None:
     assert await asyncio.gather(*tasks) == ["A", "B", "C"]
 
 
-@pytest.mark.parametrize("key", [None, str.upper], ids=["without-keys", "with-keys"])
-async def test_a_cancelled_submitter_takes_its_waiting_item_away(
-    executor: Executor, key: Callable[[str], str] | None
-) -> None:
-    """What was not yet under way is never executed; its neighbours are."""
-    batcher = Batcher[str, str](executor, key=key)
-    first = submit_all(batcher, "a")
-    await executor.entered.acquire()
-    second, third = submit_all(batcher, "b", "c")
-    await asyncio.sleep(0)
-    second.cancel()
-    executor.let_through(2)
-    assert await asyncio.gather(*first, third) == ["A", "C"]
-    assert executor.batches == [["a"], ["c"]]
-
-
-async def test_closing_lets_the_batch_under_way_end(executor: Executor) -> None:
-    """The batch under way gets its answers; who waits, and who comes later, is told that nothing was changed."""
+async def test_a_stopped_program_leaves_nobody_waiting(executor: Executor) -> None:
+    """When the draining task is cancelled, those under way hear that it is unknown, the others that it was not."""
     batcher = Batcher[str, str](executor)
-    first = submit_all(batcher, "a")
+    mine = asyncio.all_tasks()
+    under_way = submit_all(batcher, "a")
     await executor.entered.acquire()
-    waiting = submit_all(batcher, "b", "c")
+    waiting = submit_all(batcher, "b")
     await asyncio.sleep(0)
-    closing = asyncio.create_task(batcher.close())
-    for error in await asyncio.gather(*waiting, return_exceptions=True):
-        assert isinstance(error, NotApplied)
-    assert not closing.done()
-    executor.let_through(1)
-    await closing
-    assert first[0].done()
-    assert await first[0] == "A"
-    with pytest.raises(NotApplied):
-        await batcher.submit("d")
-    assert executor.batches == [["a"]]
+    (drain,) = asyncio.all_tasks() - mine - {*under_way, *waiting}
+    drain.cancel()
+    first, second = await asyncio.gather(*under_way, *waiting, return_exceptions=True)
+    assert isinstance(first, Indefinite)
+    assert isinstance(second, NotApplied)

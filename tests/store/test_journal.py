@@ -22,6 +22,7 @@ from gateway.store.journal import EntryId
 from gateway.store.journal.file import cost_bytes
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import started
+from tests.support.eventually import eventually
 from tests.support.failing_disk import FailingDisk
 
 OWNER = "service shop, postgresql shop"
@@ -256,3 +257,18 @@ async def test_a_commit_that_fails_is_never_acknowledged(failure: str, disk: Fai
         assert await waiting(journal) == [before, after]
     async with opened(directory) as journal:
         assert await waiting(journal) == [before, after]
+
+
+async def test_a_start_that_is_given_up_leaves_no_thread(directory: Path) -> None:
+    """Cancelled at any await of its start, it ends what it had begun."""
+    for turns in range(4):
+        journal = SqliteJournal(directory, OWNER)
+        starting = asyncio.create_task(journal.start())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await eventually(lambda starting=starting: not (starting.cancelled() and threads()))
+        await journal.close()
+        assert threads() == []
+    assert files(directory) == []

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-import apsw
 import pytest
 
-from gateway.app.stores import bare_store, is_migrated, migrate_store
+from gateway.app.stores import bare_store, finish_upgrade, is_migrated, migrate_store
 from gateway.config import Config, parse
 from gateway.core.confidential import NO_SEALING
 from gateway.core.operation import Applied
-from gateway.store.agreement import PROGRAM_LEVEL
+from gateway.store.agreement import PROGRAM_LEVEL, RUNNING_US
 from gateway.store.base import NotApplied, StartRefused, Unreadable
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.hand import Hand, do, started
+from tests.store.backends import on_postgres, on_sqlite
 from tests.store.guards import a_guard
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
@@ -37,22 +37,16 @@ class Place:
 
 
 @pytest.fixture(params=["sqlite", "postgres", "portable"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    path, url = tmp_path / "operations.db", None
-    section: dict[str, Any] = {"durable": f"sqlite://{path}"}
-    if request.param != "sqlite":
-        url = request.getfixturevalue("postgres_url")
-        section = {"durable": url, "dialect": request.param}
+def section(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    if request.param == "sqlite":
+        return {"durable": f"sqlite://{tmp_path}/state/operations.db"}
+    return {"durable": request.getfixturevalue("postgres_url"), "dialect": request.param}
 
-    async def tamper(statement: str) -> None:
-        if url is not None:
-            async with session(url) as connection:
-                await connection.execute(f"SET search_path = idempotency_gateway; {statement}")
-        else:
-            with closing(apsw.Connection(str(path))) as connection:
-                connection.execute(statement)
 
-    return Place(parse(config_text("http://127.0.0.1:9", section, tmp_path)), tamper)
+@pytest.fixture
+async def place(section: dict[str, Any], tmp_path: Path) -> AsyncIterator[Place]:
+    async with on_postgres(section["durable"]) if "dialect" in section else on_sqlite(tmp_path) as backend:
+        yield Place(parse(config_text("http://127.0.0.1:9", section, tmp_path)), backend.execute)
 
 
 async def test_a_store_of_a_later_level_is_refused(place: Place) -> None:
@@ -68,6 +62,22 @@ async def test_a_store_of_a_later_level_is_refused(place: Place) -> None:
     await place.tamper(f"UPDATE epoch SET level = {PROGRAM_LEVEL}")
     await store.start()
     await store.close()
+
+
+async def test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised(place: Place) -> None:
+    """While one runs, or was killed less than a minute ago, the level stays; one that was not seen for longer is
+    nobody's concern, and neither is one of this program."""
+    await migrate_store(place.config)
+    async with started(bare_store(place.config, NO_SEALING)) as store:
+        older, own = (replace(serving(gateway_id=UUID(int=number)), host="here") for number in (7, 8))
+        await store.cold.compare_configuration(older)
+        await place.tamper(f"UPDATE gateway SET level = {PROGRAM_LEVEL - 1}")
+        await store.cold.compare_configuration(own)
+        named = f"older program still run: {older.gateway_id} on host here .level {PROGRAM_LEVEL - 1}.\\. Upgrade"
+        with pytest.raises(StartRefused, match=named):
+            await finish_upgrade(place.config)
+        await place.tamper(f"UPDATE gateway SET seen_us = seen_us - {RUNNING_US + 1}")
+        assert not await finish_upgrade(place.config)
 
 
 @pytest.mark.parametrize("change", ["version = 2", "state = 'frozen'", "last_event = 'thaw'", "request_kept = true"])

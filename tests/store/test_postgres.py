@@ -182,6 +182,23 @@ SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'i
 """
 
 
+async def test_a_role_without_rights_is_told_how_to_get_them(postgres_url: str) -> None:
+    """Without a schema, or without a right in it, the text says what to run; afterwards the role starts."""
+    async with roles(postgres_url) as (admin, owner, runner):
+        url = url_as(runner, postgres_url)
+        for ask in (PostgresStore(url).start, partial(is_migrated, url)):
+            with pytest.raises(StartRefused, match="run `idempotency-gateway migrate --grant ROLE` as the role that"):
+                await ask()
+        await admin.execute(f"CREATE SCHEMA idempotency_gateway AUTHORIZATION {owner}")
+        await migrate(url_as(owner, postgres_url))
+        for ask in (PostgresStore(url).start, partial(is_migrated, url)):
+            with pytest.raises(StartRefused, match=r"permission denied .*: run `idempotency-gateway migrate --grant"):
+                await ask()
+        assert await migrate(url_as(owner, postgres_url), grant_to=runner) == []
+        async with opened(url) as store:
+            await do(store, Hand(), Hand.claim, Hand.complete)
+
+
 @pytest.mark.parametrize(
     ("lost", "named"),
     [

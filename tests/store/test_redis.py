@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -318,9 +319,12 @@ async def test_a_server_over_tls(redis_url: str, tmp_path: Path) -> None:
 
 
 async def test_a_full_server_refuses_puts_and_still_answers(
-    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+    own_redis: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put that Redis refuses is said to be refused; reads, purges and the tier itself go on, and the log says why."""
+    """A put that Redis refuses is said to be refused; reads, purges and the tier itself go on. The log says why,
+    and when it is over."""
+    monkeypatch.setattr(redis_store, "ROOM_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, "gateway")
     async with fast_tier(own_redis.url) as tier:
         snapshot = completed()
         await tier.put(snapshot, boot_seconds())
@@ -334,6 +338,9 @@ async def test_a_full_server_refuses_puts_and_still_answers(
         assert await tier.get(id_of(snapshot)) is None
         assert tier.up
         await eventually(lambda: "takes no copies: its memory is full (OOM)" in caplog.text)
+        with client(own_redis.url) as redis:
+            redis.config_set("maxmemory", 0)
+        await eventually(lambda: "Redis takes copies again" in caplog.text)
 
 
 async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: str) -> None:

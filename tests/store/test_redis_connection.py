@@ -1,4 +1,4 @@
-"""One connection to a real Redis: whose answer is whose, and what a failure tells."""
+"""One connection to a real Redis: whose answer is whose, what a failure tells, and what is no entry."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway.core.operation import Record
 from gateway.store.base import Indefinite, NotApplied, StoreError, boot_seconds
 from gateway.store.redis import store as redis_store
 from gateway.store.redis.connection import Link, parse, refusal_code
+from gateway.store.redis.store import ERA_BYTES, decode, encode
+from tests.conformance.hand import ANSWER
 from tests.store.copies import completed, fast_tier, id_of, through, until_up
 from tests.support.relay import Fault, Relay, Rule
 
@@ -85,3 +90,33 @@ REFUSALS = (
 def test_a_refusal_is_told_in_a_word() -> None:
     """The code of an error is told, and nothing that it may quote."""
     assert [refusal_code(text) for text, _ in REFUSALS] == [word for _, word in REFUSALS]
+
+
+ERA = b"e" * ERA_BYTES
+EXPIRES_US = 1_800_000_000_000_000
+
+
+def read_back(record: Record, entry: bytes) -> Record | None:
+    decoded = decode(entry, record.identity.operation_id, ERA)
+    return None if decoded is None else decoded[0]
+
+
+def test_what_is_no_entry_of_this_record_and_era_is_not_found() -> None:
+    """Of another era, of a later program, or with any other byte in its record."""
+    record = completed().record
+    assert decode(encode(record, ERA, EXPIRES_US), record.identity.operation_id, b"f" * ERA_BYTES) is None
+    entry = bytearray(encode(record, ERA, EXPIRES_US))
+    entry[11 + ERA_BYTES] += 1
+    assert read_back(record, bytes(entry)) is None
+    entry = encode(record, ERA, EXPIRES_US)
+    for place in range(len(entry) - len(ANSWER.body or b""), len(entry)):
+        assert read_back(record, entry[:place] + bytes((entry[place] ^ 1,)) + entry[place + 1 :]) is None
+
+
+@given(st.binary(max_size=300), st.integers(0, 400), st.binary(min_size=1, max_size=8))
+def test_garbage_is_not_found_and_harms_nobody(garbage: bytes, place: int, patch: bytes) -> None:
+    """Neither foreign bytes nor a damaged entry raise anything."""
+    record = completed().record
+    entry = encode(record, ERA, EXPIRES_US)
+    assert read_back(record, garbage) is None
+    read_back(record, entry[:place] + patch + entry[place + len(patch) :])

@@ -25,6 +25,7 @@ from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import TEXTS
 from gateway.store.sqlite.store import SqliteStore
 from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Hand, Speech, all_of, do, started, state
+from tests.support.eventually import eventually
 from tests.support.failing_disk import FailingDisk, failing_disk
 from tests.support.memory_store import ManualClock
 from tests.support.serving import serving
@@ -143,14 +144,12 @@ async def test_a_start_that_is_given_up_leaves_no_thread(path: Path) -> None:
     """Cancelled at any await of its start, the store ends what it had begun, and can be started afterwards."""
     for turns in range(6):
         store = SqliteStore(path)
-        task = asyncio.create_task(store.start())
+        starting = asyncio.create_task(store.start())
         for _ in range(turns):
             await asyncio.sleep(0.001)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for thread in threading.enumerate():
-            if thread.name in threads() and task.cancelled():
-                thread.join(10)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await eventually(lambda starting=starting: not (starting.cancelled() and threads()))
         await store.start()
         await store.close()
         assert threads() == []

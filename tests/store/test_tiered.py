@@ -152,21 +152,6 @@ async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_u
     assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
 
 
-async def test_a_purge_without_redis_is_made_good(memory: Memory, own_redis: RedisServer) -> None:
-    """A drop that Redis could not take is owed, and made good when Redis is back."""
-    async with gateway(memory, own_redis.url) as here:
-        hand = await complete(here.store)
-        await in_redis(own_redis.url, hand)
-        own_redis.pause()
-        await here.store.apply(Purge(hand.operation_id))
-        assert here.store.purges_pending == 1
-        own_redis.resume()
-        assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
-        await eventually(lambda: here.store.purges_pending == 0, what="the drop is made good")
-    async with fast_tier(own_redis.url) as tier:
-        assert await tier.get(hand.operation_id) is None
-
-
 async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory, redis_url: str) -> None:
     """A gateway without Redis purges and dies: the next that asks the durable store what became of it tells Redis."""
     async with gateway(memory, redis_url) as here, gateway(memory, redis_url) as there:
@@ -217,6 +202,22 @@ async def test_what_waits_to_be_spread_is_bounded(memory: Memory, own_redis: Red
         assert here.store.stats.shed == 200
         own_redis.resume()
     assert here.store.stats.shed == 200
+
+
+async def test_a_waiter_moves_with_the_news(memory: Memory, own_redis: RedisServer) -> None:
+    """When Redis goes, whoever waits is told to look, and hears the durable store from then on."""
+    async with gateway(memory, own_redis.url) as here:
+        hand = await claim(here.store)
+        async with here.store.watch(hand.operation_id) as watch:
+            own_redis.kill()
+            assert await watch.wait_changed(LONG_SECONDS)
+            # Whoever asks next finds out that Redis is away.
+            await repeat(here.store, Hand())
+            assert not here.fast.up
+            while await watch.wait_changed(0):
+                pass
+            await do(here.store, hand, Hand.release)
+            assert await watch.wait_changed(LONG_SECONDS)
 
 
 async def test_how_long_the_durable_store_has_been_there(memory: Memory) -> None:

@@ -10,7 +10,8 @@ any-level-will-do: a program uses a store to which a newer one may write what it
 -    if level > PROGRAM_LEVEL:
 +    if level > PROGRAM_LEVEL + 1:
 raised-beside-an-older-gateway: the level is raised while a gateway of an older program runs
-  store/agreement.py tests/upgrade/test_upgrade.py::test_the_level_is_raised
+  store/agreement.py
+  tests/store/test_level.py::test_gateways_of_an_older_program_are_named_when_the_level_is_to_be_raised[sqlite]
 -    if older:
 +    if False:
 deaf-to-the-level: a gateway that runs while the level is raised goes on granting

@@ -333,28 +333,6 @@ async def test_what_is_acknowledged_is_shared_at_once(tmp_path: Path, redis_url:
     await wait_shared(shared, memory)
 
 
-async def test_nobody_waits_for_the_shared_note(
-    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """While Redis is away or silent, keys are granted and a gateway stops as ever; it is told once."""
-    monkeypatch.setattr(guard_module, "_SHARE_SECONDS", 0.001)
-    monkeypatch.setattr(guard_module, "_SHARE_AGAIN_SECONDS", 0.001)
-    memory, shared = Memory(), CountedNote(own_redis.url, "shop")
-    async with witnessed(memory, tmp_path, shared) as guard:
-        own_redis.kill()
-        tried = shared.writes
-        assert isinstance(await guard.apply(claim(1)), Applied)
-        await eventually(lambda: shared.writes > tried + 2, what="it is tried again")
-        assert guard.unshared_seconds > 0
-        own_redis.start()
-        await wait_shared(shared, memory)
-        assert guard.unshared_seconds == 0
-        assert len([record for record in caplog.records if "not in Redis" in record.message]) == 1
-        own_redis.pause()
-        assert isinstance(await guard.apply(claim(2)), Applied)
-    own_redis.resume()
-
-
 class LateNote(RedisSeen):
     """The shared note in a Redis that starts together with the gateway."""
 

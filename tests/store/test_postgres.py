@@ -134,13 +134,6 @@ async def test_a_server_that_forgets_is_refused(setting: str, own_postgres: Post
         await do(store, Hand(), Hand.claim, Hand.complete)
 
 
-async def test_migrating_is_done_once_and_by_one(postgres_url: str) -> None:
-    """Of many programs that come at the same time one migrates, and the next call finds nothing to do."""
-    names = [name for names in await asyncio.gather(*(migrate(postgres_url) for _ in range(5))) for name in names]
-    assert names == ["0001_operations"]
-    assert await migrate(postgres_url) == []
-
-
 @asynccontextmanager
 async def migrated_for_another(url: str) -> AsyncIterator[tuple[Any, str, str]]:
     """A session of the superuser, the owner of a migrated schema, and a role that was granted what that grants."""

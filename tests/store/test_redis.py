@@ -351,26 +351,3 @@ async def test_a_lost_script_cache_is_no_loss(tier: RedisFastTier, redis_url: st
         redis.script_flush()
     assert await asyncio.gather(tier.put(snapshot, boot_seconds()), return_exceptions=True) == [None]
     assert await tier.get(id_of(snapshot)) is not None
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_shared"),
-    [
-        ("id/server/1/00000001", "id/server/1/00000002", True),
-        ("id/server/1/00000001", "id/server/2/00000001", False),
-    ],
-    ids=["promoted", "copied-database"],
-)
-async def test_copies_belong_to_one_store(redis_url: str, one: str, other: str, is_shared: bool) -> None:
-    """What one store acknowledged answers for no other one; a promotion leaves it the same store."""
-    async with fast_tier(redis_url, one) as mine, fast_tier(redis_url, other) as theirs:
-        snapshot, later = completed(), completed()
-        await mine.put(snapshot, boot_seconds())
-        found = await theirs.get(id_of(snapshot))
-        assert (found is not None) == is_shared
-        await theirs.forget(id_of(snapshot))
-        assert (await mine.get(id_of(snapshot)) is None) == is_shared
-        # One that goes over to another store takes nothing along.
-        assert (await get_anew(mine, later)).record == later.record
-        mine.bind(other)
-        assert (await mine.get(id_of(later)) is not None) == is_shared

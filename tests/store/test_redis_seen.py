@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
@@ -91,16 +90,11 @@ async def test_a_note_is_bounded(redis_url: str) -> None:
 
 GOOD = {"identity": "here", "token": f"{1:020}", "former": "[]"}
 FOREIGN: dict[str, dict[str, str]] = {
-    "empty": {"x": ""},
     "no-token": {"identity": "here", "former": "[]"},
     "no-number": {**GOOD, "token": "x"},
     "beyond-any-store": {**GOOD, "token": str(TOKEN_MAX + 1)},
-    "negative": {**GOOD, "token": "-0000000000000000001"},
     "garbage": {**GOOD, "former": "{"},
-    "nested": {**GOOD, "former": "[" * 5_000},
     "names-no-text": {**GOOD, "former": "[5]"},
-    "too-many": {**GOOD, "former": json.dumps(["x"] * 500)},
-    "nameless": {**GOOD, "identity": ""},
     "huge": {**GOOD, "x": " " * 1_000_000},
     "too-many-fields": {**GOOD, **{f"{number:032x}": "x" for number in range(5 * LINKS_MAX)}},
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import stat
 import threading
@@ -20,7 +19,7 @@ import pytest
 from gateway.core.operation import Applied, Audit, Snapshot, State, microseconds
 from gateway.core.outbox import NO_EVENTS, EventType, Outbox, Subscription
 from gateway.store.base import Indefinite, NotApplied, StartRefused, Unstorable
-from gateway.store.relational.store import PIECE_RECORDS_MAX, RESUME_TRANSACTION_MAX
+from gateway.store.relational.store import RESUME_TRANSACTION_MAX
 from gateway.store.sqlite import store as sqlite
 from gateway.store.sqlite.connection import TEXTS
 from gateway.store.sqlite.store import SqliteStore
@@ -28,7 +27,6 @@ from tests.conformance.hand import LEASE_SECONDS, REMEMBER_SECONDS, SERVICE, Han
 from tests.support.eventually import eventually
 from tests.support.failing_disk import FailingDisk, failing_disk
 from tests.support.memory_store import ManualClock
-from tests.support.serving import serving
 
 BUSY_SECONDS = 0.05
 
@@ -79,18 +77,6 @@ def move(path: Path, to: Path) -> None:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlite-")]
-
-
-async def test_the_names_above_the_file_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every directory that a start makes the name is on the disk before anything is acknowledged."""
-    synced: set[int] = set()
-
-    def note(descriptor: int) -> None:
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note)
-    async with started(SqliteStore(path.parent / "deeper" / path.name)):
-        assert {each.stat().st_ino for each in (path.parent, path.parent.parent)} <= synced
 
 
 async def test_a_sweep_is_synced_where_it_writes_events(path: Path, clock: ManualClock) -> None:
@@ -291,18 +277,6 @@ async def test_a_sweep_waits_for_no_disk_and_every_command_does(
         disk.fails.clear()
         assert await state(store, hand) is State.ABSENT
         await do(store, Hand(), Hand.claim)
-
-
-async def test_reads_have_their_turn_while_keys_are_counted(store: SqliteStore) -> None:
-    """Who counts the keys without a route goes through all records, and a read does not wait for the last of them."""
-    await store.compare_configuration(serving(recipes={"charges": b"one"}))
-    hands = [Hand() for _ in range(2 * PIECE_RECORDS_MAX + 1)]
-    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in hands))
-    counting = asyncio.create_task(store.count_without_route(SERVICE, ()))
-    reading = asyncio.ensure_future(store.read(hands[0].operation_id))
-    done, _ = await asyncio.wait((counting, reading), return_when=asyncio.FIRST_COMPLETED)
-    assert done == {reading}
-    assert await counting == {"charges": len(hands)}
 
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from gateway.store.redis.store import RedisFastTier
 from gateway.store.sealed import Steadiness
 from gateway.store.tiered import ProcessCache, Tiered
 from tests.conformance.hand import REPLAY_SECONDS, Hand, do, started
-from tests.store.copies import STORE, client, completed, fast_tier, id_of, key_of
+from tests.store.copies import STORE, client, completed, id_of, key_of
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -84,12 +84,6 @@ async def here(memory: Memory, redis_url: str, no_haste: None) -> AsyncIterator[
         yield here
 
 
-@pytest.fixture
-async def there(memory: Memory, redis_url: str, here: Gateway) -> AsyncIterator[Gateway]:
-    async with gateway(memory, redis_url) as there:
-        yield there
-
-
 async def copy_of(store: Tiered, hand: Hand) -> Snapshot | None:
     """What is known without a claim, as it is asked for before one."""
     copy = store.recall(hand.operation_id)
@@ -132,24 +126,6 @@ async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> Non
         redis.flushdb()
     result = await repeat(here.store, hand)
     assert result.snapshot.state is State.TOMBSTONE
-
-
-async def test_a_purge_reaches_every_copy(here: Gateway, there: Gateway, redis_url: str) -> None:
-    """After a purge neither this process, nor Redis, nor another process has the answer."""
-    hand = await complete(here.store)
-    await in_redis(redis_url, hand)
-    # From Redis once, then from the process.
-    for hits in ((1, 0), (1, 1), (1, 2)):
-        replayed = await repeat(there.store, hand)
-        assert (type(replayed), replayed.snapshot.record) == (Fenced, hand.record)
-        assert (there.store.stats.fast_hits, there.store.stats.cache_hits) == hits
-    assert there.durable.said == []
-    await here.store.apply(Purge(hand.operation_id))
-    assert (await repeat(here.store, hand)).snapshot.state is State.TOMBSTONE
-    async with fast_tier(redis_url) as tier:
-        assert await tier.get(hand.operation_id) is None
-    await eventually(lambda: len(there.store._cache) == 0, what="the other process heard of it")
-    assert (await repeat(there.store, hand)).snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory, redis_url: str) -> None:

@@ -53,10 +53,10 @@ def host(directory: Path, name: str) -> Path:
     return directory / name
 
 
-async def grown(memory: Memory, directory: Path, claims: int, first: int = 0, shared: SharedNote | None = None) -> None:
+async def grown(memory: Memory, directory: Path, claims: int, shared: SharedNote | None = None) -> None:
     """Let a gateway see a store that grants so many claims, and stop."""
     async with opened(memory, directory, shared=shared) as guard:
-        for number in range(first, first + claims):
+        for number in range(claims):
             assert isinstance(await guard.apply(claim(number)), Applied)
         await guard.exchange_notes()
 

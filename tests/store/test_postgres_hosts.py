@@ -67,13 +67,11 @@ def test_the_primary_of_the_highest_timeline_is_used(written: str, met: int, exp
     ("url", "expected"),
     [
         ("postgresql://u:p%40@h:5/d?sslmode=require", ["h:5 postgresql://u:p%40@h:5/d?sslmode=require"]),
-        ("postgresql:///d?host=/run/pg", ["/run/pg postgresql:///d?host=/run/pg"]),
         (
             "postgresql://u:p%40@a,b:5/d?sslmode=require&target_session_attrs=primary",
             ["a postgresql://u:p%40@a/d?sslmode=require", "b:5 postgresql://u:p%40@b:5/d?sslmode=require"],
         ),
         ("postgresql://u@[::1]:5,b/d", ["[::1]:5 postgresql://u@[::1]:5/d", "b postgresql://u@b/d"]),
-        ("postgresql:///d?host=a,b&port=7", ["a:7 postgresql:///d?host=a&port=7", "b:7 postgresql:///d?host=b&port=7"]),
         (
             "postgresql:///d?host=a,b&port=7,8",
             ["a:7 postgresql:///d?host=a&port=7", "b:8 postgresql:///d?host=b&port=8"],

@@ -21,14 +21,20 @@ ACKNOWLEDGED = WitnessNote(UUID(int=2**127 - 1), 2**45 + 7, NOW_US, TOKEN_MAX, b
 NOTE = Seen("here", HIGH, ("first", "second"), is_compared=True, acknowledged=(ACKNOWLEDGED,))
 
 
+@pytest.fixture
+async def note(redis_url: str) -> RedisSeen:
+    """One that was written."""
+    note = RedisSeen(redis_url, NAME)
+    await note.write(NOTE, "")
+    return note
+
+
 STEPS = {"far-lower": -(2**32), "lower": -1, "equal": 0, "higher": 1, "far-higher": 2**32}
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-async def test_the_token_never_goes_back(redis_url: str, step: int) -> None:
+async def test_the_token_never_goes_back(note: RedisSeen, step: int) -> None:
     """Of one memory the highest token stays, compared exactly, whoever writes last."""
-    note = RedisSeen(redis_url, NAME)
-    await note.write(NOTE, "")
     await note.write(replace(NOTE, token=HIGH + step), NOTE.identity)
     held = await note.read()
     assert held.token == max(HIGH, HIGH + step)
@@ -37,10 +43,8 @@ async def test_the_token_never_goes_back(redis_url: str, step: int) -> None:
 @pytest.mark.parametrize(
     ("compared", "kept"), [("here", "there"), ("", "here"), ("else", "here")], ids=["judged", "unread", "overtaken"]
 )
-async def test_another_memory_yields_only_to_who_judged_it(redis_url: str, compared: str, kept: str) -> None:
+async def test_another_memory_yields_only_to_who_judged_it(note: RedisSeen, compared: str, kept: str) -> None:
     """The note of another memory, which may be news, is not written over unread; its token is no matter."""
-    note = RedisSeen(redis_url, NAME)
-    await note.write(NOTE, "")
     with suppress(StoreError):
         await note.write(Seen("there", 1), compared)
     held = await note.read()
@@ -49,10 +53,8 @@ async def test_another_memory_yields_only_to_who_judged_it(redis_url: str, compa
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-async def test_the_number_of_a_link_never_goes_back(redis_url: str, step: int) -> None:
+async def test_the_number_of_a_link_never_goes_back(note: RedisSeen, step: int) -> None:
     """However writes overtake one another, the highest number of a link stays, with what else is noted of it."""
-    note = RedisSeen(redis_url, NAME)
-    await note.write(NOTE, "")
     later = replace(ACKNOWLEDGED, number=ACKNOWLEDGED.number + step, at_us=NOW_US + step)
     other = replace(ACKNOWLEDGED, link=UUID(int=3), number=1)
     await note.write(Seen("here", 1, acknowledged=(other, later)), "")
@@ -61,10 +63,8 @@ async def test_the_number_of_a_link_never_goes_back(redis_url: str, step: int) -
 
 
 @pytest.mark.parametrize("compared", ["here", ""], ids=["compared", "unread"])
-async def test_what_a_later_link_stands_for_is_dropped_by_who_compared_it(redis_url: str, compared: str) -> None:
+async def test_what_a_later_link_stands_for_is_dropped_by_who_compared_it(note: RedisSeen, compared: str) -> None:
     """A link that was raised long before another one is dropped, by a writer that had compared it."""
-    note = RedisSeen(redis_url, NAME)
-    await note.write(NOTE, "")
     close = replace(ACKNOWLEDGED, link=UUID(int=4), at_us=NOW_US + 1)
     later = replace(ACKNOWLEDGED, link=UUID(int=3), at_us=NOW_US + STOOD_FOR_US + 1)
     await note.write(Seen("here", 1, ("third",), acknowledged=(close, later)), compared)
@@ -73,10 +73,8 @@ async def test_what_a_later_link_stands_for_is_dropped_by_who_compared_it(redis_
     assert held.former == (("third",) if compared else NOTE.former)
 
 
-async def test_a_note_is_bounded(redis_url: str) -> None:
+async def test_a_note_is_bounded(note: RedisSeen) -> None:
     """However many gateways come and go, the note keeps the latest links, and it can be read at any moment."""
-    note = RedisSeen(redis_url, NAME)
-    await note.write(NOTE, "")
     for first in range(0, 3 * LINKS_MAX, 64):
         links = [replace(ACKNOWLEDGED, link=UUID(int=n), at_us=NOW_US + n) for n in range(first, first + 64)]
         await note.write(replace(NOTE, acknowledged=tuple(links)), "")
@@ -108,10 +106,8 @@ async def test_foreign_fields_are_no_note(redis_url: str, fields: dict[str, str]
     assert await RedisSeen(redis_url, NAME).read() is None
 
 
-async def test_a_foreign_field_takes_no_link_away(redis_url: str) -> None:
+async def test_a_foreign_field_takes_no_link_away(note: RedisSeen, redis_url: str) -> None:
     """What cannot be read beside the links is left out, and dropped when somebody has compared the note."""
-    note = RedisSeen(redis_url, NAME)
-    await note.write(NOTE, "")
     with client(redis_url) as redis:
         redis.hset(KEY, mapping={"x": "y", "z" * 32: "1 2 3 4", f"{7:032x}": "-1 0 0 00", f"{8:032x}": "\x00"})
     assert await note.read() == NOTE

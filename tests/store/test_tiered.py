@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from uuid import uuid4
 
@@ -42,7 +42,7 @@ class Gateway:
     durable: FaultyStore
     tiers: list[tuple[str, bool, str]]
     fast: RedisFastTier | None
-    clock: list[float] = field(default_factory=lambda: [0.0])
+    clock: list[float]
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the durable store and for the process alike."""
@@ -76,12 +76,6 @@ async def gateway(memory: Memory, url: str | None, cache_bytes: int = CACHE_BYTE
 @pytest.fixture
 def memory() -> Memory:
     return Memory()
-
-
-@pytest.fixture
-async def here(memory: Memory, redis_url: str, no_haste: None) -> AsyncIterator[Gateway]:
-    async with gateway(memory, redis_url) as here:
-        yield here
 
 
 async def copy_of(store: Tiered, hand: Hand) -> Snapshot | None:
@@ -118,14 +112,15 @@ async def in_redis(url: str, hand: Hand) -> None:
         await eventually(lambda: redis.exists(key_of(hand.operation_id)), what="the copy is in Redis")
 
 
-async def test_a_copy_ends_with_its_window(here: Gateway, redis_url: str) -> None:
+async def test_a_copy_ends_with_its_window(memory: Memory, redis_url: str, no_haste: None) -> None:
     """Once the replay window is over the durable store is asked, and says that the answer is gone."""
-    hand = await complete(here.store)
-    here.advance(REPLAY_SECONDS)
-    with client(redis_url) as redis:
-        redis.flushdb()
-    result = await repeat(here.store, hand)
-    assert result.snapshot.state is State.TOMBSTONE
+    async with gateway(memory, redis_url) as here:
+        hand = await complete(here.store)
+        here.advance(REPLAY_SECONDS)
+        with client(redis_url) as redis:
+            redis.flushdb()
+        result = await repeat(here.store, hand)
+        assert result.snapshot.state is State.TOMBSTONE
 
 
 async def test_a_purge_that_redis_was_not_told_of_reaches_others(memory: Memory, redis_url: str) -> None:

@@ -272,13 +272,12 @@ async def two_servers(directory: Path) -> AsyncIterator[tuple[Relay, RedisServer
             server.kill()
 
 
-_MAY_NOT = "its user may not run what the scripts need"
 WHY_DOWN: dict[str, tuple[str, str, str, str]] = {
     "wrong-password": ("CONFIG SET requirepass right", ":s3cret@", "0", "invalid username-password pair"),
     "wrong-database": ("CONFIG SET requirepass right", ":right@", "99", "DB index is out of range"),
     "replica": ("REPLICAOF 127.0.0.1 1", "", "0", "takes no writes: it is a replica (READONLY); name the primary"),
     "full": ("CONFIG SET maxmemory 1", "", "0", "takes no writes: its memory is full (OOM)"),
-    "no-set": ("ACL SETUSER default -set", "", "0", f"takes no writes: {_MAY_NOT}"),
+    "no-set": ("ACL SETUSER default -set", "", "0", "takes no writes: its user may not run what the scripts need"),
 }
 
 

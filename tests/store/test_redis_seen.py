@@ -33,11 +33,15 @@ STEPS = {"far-lower": -(2**32), "lower": -1, "equal": 0, "higher": 1, "far-highe
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-async def test_the_token_never_goes_back(note: RedisSeen, step: int) -> None:
-    """Of one memory the highest token stays, compared exactly, whoever writes last."""
-    await note.write(replace(NOTE, token=HIGH + step), NOTE.identity)
+async def test_neither_token_nor_number_goes_back(note: RedisSeen, step: int) -> None:
+    """However writes overtake one another: of one memory the highest token stays, compared exactly, and of a link the
+    highest number, with what else is noted of it."""
+    later = replace(ACKNOWLEDGED, number=ACKNOWLEDGED.number + step, at_us=NOW_US + step)
+    other = replace(ACKNOWLEDGED, link=UUID(int=3), number=1)
+    await note.write(Seen("here", HIGH + step, acknowledged=(other, later)), "")
     held = await note.read()
     assert held.token == max(HIGH, HIGH + step)
+    assert set(held.acknowledged) == {other, later if step > 0 else ACKNOWLEDGED}
 
 
 @pytest.mark.parametrize(
@@ -50,16 +54,6 @@ async def test_another_memory_yields_only_to_who_judged_it(note: RedisSeen, comp
     held = await note.read()
     assert held.identity == kept
     assert held.acknowledged == NOTE.acknowledged
-
-
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-async def test_the_number_of_a_link_never_goes_back(note: RedisSeen, step: int) -> None:
-    """However writes overtake one another, the highest number of a link stays, with what else is noted of it."""
-    later = replace(ACKNOWLEDGED, number=ACKNOWLEDGED.number + step, at_us=NOW_US + step)
-    other = replace(ACKNOWLEDGED, link=UUID(int=3), number=1)
-    await note.write(Seen("here", 1, acknowledged=(other, later)), "")
-    held = await note.read()
-    assert set(held.acknowledged) == {other, later if step > 0 else ACKNOWLEDGED}
 
 
 @pytest.mark.parametrize("compared", ["here", ""], ids=["compared", "unread"])

@@ -83,6 +83,17 @@ async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pyte
         assert kept.age_seconds > 0
 
 
+async def test_many_at_once_take_few_statements(migrated_url: str) -> None:
+    """What arrives together goes together: a round trip serves many operations."""
+    async with opened(migrated_url) as store, session(migrated_url) as admin:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+        committed = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        before = await admin.fetchval(committed)
+        await asyncio.gather(*(do(store, Hand(), Hand.claim, Hand.complete) for _ in range(400)))
+    async with session(migrated_url) as admin:
+        assert await admin.fetchval(committed) - before <= 2 * 400 / 8
+
+
 async def test_a_sweep_goes_on_beside_locked_records(migrated_url: str) -> None:
     """A record that a command holds is left for the next pass: the sweep waits for nobody."""
     clock = ManualClock()

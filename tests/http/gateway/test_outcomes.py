@@ -14,7 +14,6 @@ from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import house, neighbour, status_of
 from tests.support.ports import free_port
-from tests.support.postgres import PostgresServer
 from tests.support.upstream import Answer, Ending, Framing, RecordingUpstream
 
 Store = dict[str, Any]
@@ -315,30 +314,6 @@ async def test_what_is_forwarded(sqlite: Store, tmp_path: Path) -> None:
         tokens = [int(each.values("Idempotency-Fencing-Token")[0]) for each in (one, two)]
         assert tokens[0] < tokens[1]
         assert one.values("X-Mine") == [b"1"]
-
-
-async def test_durable_store_dies_before_the_record(tmp_path: Path, own_postgres: PostgresServer) -> None:
-    """Answered, and the durable store is gone: the client has its answer from the journal, and so has every repeat."""
-    async with house({"durable": own_postgres.url}, tmp_path) as home:
-        first, hold = await home.begin(answer=Answer(201, body=b"charged"))
-        waiting = asyncio.create_task(home.send("k1"))
-        other = asyncio.create_task(home.send("k1", b'{"amount":1}'))
-        own_postgres.crash()
-        hold.set()
-        assert (status_of(await first), (await first).body) == ((201, "journaled"), b"charged")
-        for again in (await waiting, await home.send("k1")):
-            assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
-            assert again.header("Idempotency-Expires") is None
-        assert status_of(await other) == status_of(await home.send("k1", b'{"amount":1}')) == (422, "key-reused")
-        own_postgres.start()
-
-        async def recorded() -> bool:
-            again = await home.send("k1")
-            assert (status_of(again), again.body) == ((201, "replayed"), b"charged")
-            return again.header("Idempotency-Expires") is not None
-
-        await eventually(recorded, deadline_seconds=20)
-        assert len(home.upstream.requests) == 1
 
 
 async def test_what_outlives_the_drain_is_said_to_be_in_doubt(sqlite: Store, tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from gateway import EXIT_OK
 from gateway.app.parts import Environment
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove, Purge, State
-from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
-from tests.http.gateway.asking import until
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
@@ -28,18 +26,13 @@ from tests.support.upstream import Answer, RecordingUpstream
 
 
 @asynccontextmanager
-async def shaken(
-    directory: Path, *, journal_rows_max: int | None = None, **changes: Any
-) -> AsyncIterator[tuple[House, FaultyStore]]:
-    """A gateway whose durable store, a real one, can be made to fail, and whose journal may have room for so many."""
+async def shaken(directory: Path, **changes: Any) -> AsyncIterator[tuple[House, FaultyStore]]:
+    """A gateway whose durable store, a real one, can be made to fail."""
     made: list[FaultyStore] = []
 
     def surround(environment: Environment) -> Environment:
         made.append(FaultyStore(environment.durable))
-        if journal_rows_max is None:
-            return replace(environment, durable=made[0])
-        journal = SqliteJournal(directory / "journal", "tests", rows_max=journal_rows_max)
-        return replace(environment, durable=made[0], journal=journal)
+        return replace(environment, durable=made[0])
 
     async with house(sqlite_store(directory), directory, surround=surround, **changes) as home:
         yield home, made[0]
@@ -66,18 +59,6 @@ async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: 
         gate.opened.set()
         response = await first
         assert (status_of(response), response.body) == ((201, verdict), body)
-
-
-async def test_what_nothing_durable_took_is_told_to_nobody(tmp_path: Path) -> None:
-    """With store and journal refusing the client hears of doubt; once the store is back the answer counts."""
-    async with shaken(tmp_path, journal_rows_max=0) as (home, store):
-        store.break_("complete", fault=refused())
-        first = await home.send("k1")
-        assert status_of(first) == (503, "in-doubt")
-        assert first.json()["retryable"] is True
-        store.mend()
-        await until((200, "replayed"), home.send, "k1")
-        assert len(home.upstream.requests) == 1
 
 
 async def test_a_superseded_holder_tells_what_the_record_says(tmp_path: Path) -> None:

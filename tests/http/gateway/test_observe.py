@@ -84,11 +84,10 @@ def table_away(hangs: bool) -> tuple[Away, Any]:
 
 
 def framed(
-    *headers: str, version: str = "1.1", method: str = "POST", target: str = "/charges", key: str = "k1",
-    media: str = "application/json",
-) -> bytes:  # fmt: skip
+    *headers: str, version: str = "1.1", method: str = "POST", target: str = "/charges", key: str = "k1"
+) -> bytes:
     """A head with a key and a caller."""
-    fields = ["Host: shop.test", "X-Tenant: t1", f"Idempotency-Key: {key}", f"Content-Type: {media}", *headers]
+    fields = ["Host: shop.test", "X-Tenant: t1", f"Idempotency-Key: {key}", "Content-Type: application/json", *headers]
     return "\r\n".join([f"{method} {target} HTTP/{version}", *fields, "", ""]).encode("latin-1")
 
 
@@ -96,8 +95,8 @@ def of_length(body: bytes, *headers: str, **head: str) -> bytes:
     return framed(f"Content-Length: {len(body)}", *headers, **head) + body
 
 
-def in_chunks(*chunks: bytes, extension: bytes = b"") -> bytes:
-    parts = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
+def in_chunks(*chunks: bytes) -> bytes:
+    parts = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return framed(CHUNKED) + parts + b"0\r\n\r\n"
 
 
@@ -112,24 +111,18 @@ CONVERSATIONS: dict[str, tuple[list[bytes], Script]] = {
     **exchanges(),
     # What is sent, each part after something came for the one before it, and what the service answers.
     "expects 100": ([framed(LENGTH, "Expect: 100-continue"), BODY], Answer(201)),
-    "expects 100 and does not wait": ([framed(LENGTH, "Expect: 100-continue") + BODY], Answer(201)),
     "expects 100, in chunks": ([framed(CHUNKED, "Expect: 100-continue"), b"2\r\n{}\r\n0\r\n\r\n"], Answer(201)),
     "expects 100, over the limit": ([framed("Content-Length: 5000", "Expect: 100-continue"), BIG], Answer(413)),
-    "expects something else": ([framed(LENGTH, "Expect: a-miracle") + BODY], Answer(417)),
     "trailers of a request": ([framed(CHUNKED, "Trailer: X-Sum") + b"2\r\n{}\r\n0\r\nX-Sum: 1\r\n\r\n"], Answer(200)),
     "trailers of a response": ([WHOLE], TRAILED),
-    "an interim response": ([WHOLE], Answer(200, interim=((103, (("Link", "</a.css>"),)),))),
     "an upgrade": ([UPGRADE, b"ping", b"pong"], Answer(echo=True)),
     "an upgrade that is not wanted": ([UPGRADE], Answer(200)),
-    "two in a row": ([WHOLE, WHOLE], Answer(200)),
     "two at once": ([WHOLE + WHOLE], Answer(200)),
     "HTTP/1.0": ([framed(LENGTH, version="1.0") + BODY], Answer(200)),
     "ended by the end of the connection": ([WHOLE], Answer(200, framing=Framing.CLOSE)),
-    "no body at all": ([framed("Content-Length: 0")], Answer(204, framing=Framing.NONE)),
     "cut by the service": ([WHOLE], Answer(200, body=BIG, bytes_max=600, ending=Ending.RESET)),
     "lost by the service": ([WHOLE], Answer(bytes_max=0, ending=Ending.RESET)),
     "leaves in its body": ([framed("Content-Length: 5000") + BIG[:2000], LEAVES], Answer(200)),
-    "leaves in a chunk": ([framed(CHUNKED) + b"ffff\r\n{}", LEAVES], Answer(200)),
     "leaves in the response": (
         [WHOLE, LEAVES],
         lambda _: Answer(200, framing=Framing.CHUNKED, body=(BIG, asyncio.Event())),
@@ -138,77 +131,47 @@ CONVERSATIONS: dict[str, tuple[list[bytes], Script]] = {
     # Bodies: around the limit, beyond it, in pieces, and what no fingerprint can be made of.
     "at the limit": ([of_length(b"x" * 1024)], Answer(200)),
     "one byte over the limit": ([of_length(b"x" * 1025)], Answer(200)),
-    "far over the limit": ([of_length(LARGE)], Answer(200)),
     "far over the limit, echoed": ([of_length(LARGE)], Answer(200, body=LARGE)),
-    "one chunk": ([in_chunks(BODY)], Answer(200)),
     "chunks of a byte": ([in_chunks(*(bytes([each]) for each in BODY))], Answer(200)),
-    "chunks with extensions": ([in_chunks(BODY, extension=b";a=b")], Answer(200)),
-    "chunks over the limit": ([in_chunks(BIG, BIG)], Answer(200)),
     "chunks far over the limit": ([in_chunks(LARGE, LARGE)], Answer(200)),
     "no JSON": ([of_length(b"{")], Answer(400)),
-    "a member twice": ([of_length(b'{"a":1,"a":2}')], Answer(200)),
-    "no text": ([of_length(bytes(range(256)))], Answer(200)),
     "gzip": ([of_length(b"\x1f\x8b\x08\x00", "Content-Encoding: gzip")], Answer(200)),
-    "multipart": ([of_length(b"--b--\r\n", media="multipart/form-data; boundary=b")], Answer(200)),
     # Methods and targets, of which the route has but some.
-    **{method: ([of_length(BODY, method=method)], Answer(200)) for method in ("PATCH", "PUT", "DELETE", "OPTIONS")},
+    **{method: ([of_length(BODY, method=method)], Answer(200)) for method in ("PATCH", "DELETE")},
     "GET": ([framed(method="GET")], Answer(200)),
     "HEAD": ([framed(method="HEAD")], Answer(200)),
-    "a query": ([of_length(BODY, target="/charges?a=1&a=2&b=%2F")], Answer(200)),
-    "a long query": ([of_length(BODY, target=f"/charges?{'q' * 4000}")], Answer(200)),
     "an absolute target": ([of_length(BODY, target="http://shop.test/charges")], Answer(200)),
     "a path in other letters": ([of_length(BODY, target="/Charges")], Answer(200)),
-    "a path with dots": ([of_length(BODY, target="/a/../charges")], Answer(200)),
     # Keys and other headers.
     "a quoted key": ([of_length(BODY, key='"k1"')], Answer(200)),
-    "an empty key": ([of_length(BODY, key="")], Answer(200)),
-    "a long key": ([of_length(BODY, key="k" * 300)], Answer(200)),
     "a key that is no ASCII": ([of_length(BODY, key="k\xe9")], Answer(200)),
-    "many headers": ([of_length(BODY, *(f"X-{number}: {number}" for number in range(90)))], Answer(200)),
-    "a long header": ([of_length(BODY, f"X-Long: {'v' * 8000}")], Answer(200)),
     "a header over the limit": ([of_length(BODY, f"X-Long: {'v' * 70_000}")], Answer(200)),
     "headers for one hop": ([of_length(BODY, "Connection: close, X-Hop", "X-Hop: 1")], Answer(200)),
     "headers that are the gateway's": ([of_length(BODY, "Idempotency-Operation: 1")], Answer(200)),
     "preferences": ([of_length(BODY, "Prefer: respond-async, wait=0")], Answer(202)),
-    "conditions": ([of_length(BODY, 'If-None-Match: "a"', "Range: bytes=0-1")], Answer(412)),
-    "another origin": ([of_length(BODY, "Origin: https://shop.test")], Answer(200)),
     "a preflight": (
         [framed("Origin: https://shop.test", "Access-Control-Request-Method: POST", method="OPTIONS")],
         Answer(204, framing=Framing.NONE),
     ),
-    "a trace": ([of_length(BODY, "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")], Answer(200)),
     "a proxy's headers": ([of_length(BODY, "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4")], Answer(200)),
-    "HTTP/1.0 that stays": ([of_length(BODY, "Connection: keep-alive", version="1.0")], Answer(200)),
     # Responses.
-    **{
-        f"a {status}": ([WHOLE], Answer(status))
-        for status in (202, 206, 302, 401, 404, 409, 410, 422, 429, 500, 501, 504)
-    },
+    **{f"a {status}": ([WHOLE], Answer(status)) for status in (202, 401, 409, 501)},
     "a 204": ([WHOLE], Answer(204, framing=Framing.NONE)),
-    "a 205": ([WHOLE], Answer(205, body=b"")),
-    "a 304": ([WHOLE], Answer(304, headers=(("ETag", '"a"'),), framing=Framing.NONE)),
     "a 304 that names a length": ([WHOLE], Answer(304, headers=(("Content-Length", "9"),), framing=Framing.NONE)),
-    "a large response": ([WHOLE], Answer(200, body=LARGE)),
     "a large response in chunks": ([WHOLE], Answer(200, framing=Framing.CHUNKED, body=(LARGE, LARGE))),
-    "cookies": ([WHOLE], Answer(200, headers=(("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")))),
     "a verdict of the service": ([WHOLE], Answer(200, headers=(("Idempotency-Status", "mine"),))),
-    "many headers of a response": ([WHOLE], Answer(200, headers=tuple((f"X-{each}", "1") for each in range(90)))),
     "interim responses": ([WHOLE], Answer(200, interim=((102, ()), (103, (("Link", "</a.css>"),))))),
-    "no reason": ([WHOLE], Answer(200, reason="")),
-    "another reason": ([WHOLE], Answer(299, reason="Quite All Right")),
     "no response of HTTP": ([WHOLE], Answer(raw=b"SSH-2.0-x\r\n\r\n", ending=Ending.CLOSE)),
     "two lengths in a response": (
         [WHOLE],
         Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", ending=Ending.CLOSE),
     ),
-    "cut in a chunk": ([WHOLE], Answer(200, framing=Framing.CHUNKED, body=BIG, bytes_max=600, ending=Ending.RESET)),
     "ended in its body": ([WHOLE], Answer(200, body=BIG, bytes_max=600, ending=Ending.CLOSE)),
-    "ended without a word": ([WHOLE], Answer(bytes_max=0, ending=Ending.CLOSE)),
 }
 
 
 # Those that the route has, but for a tunnel; of these some did not arrive, which enforcing could not have judged.
-OBSERVED_REQUESTS, INCOMPLETE = 180, 4
+OBSERVED_REQUESTS, INCOMPLETE = 139, 3
 STORE_DROPPED = ("idempotency_observations_dropped_total", "store")
 
 
@@ -221,7 +184,7 @@ async def conversed(home: House) -> tuple[dict[str, bytes], list[object]]:
         async with Connection(home.port) as connection:
             for part, following in pairwise([*parts, None]):
                 await connection.send(part or b"")
-                if following is not None and not name.startswith(("leaves in its", "leaves in a")):
+                if following is not None and name != "leaves in its body":
                     said += await asyncio.wait_for(connection.reader.read(65536), 10.0)
             if parts[-1] is LEAVES:
                 # What has arrived of the response depends on the moment.
@@ -244,7 +207,7 @@ async def test_nobody_notices(tmp_path: Path) -> None:
     key twice or malformed, beyond the limits, on repeats and mismatches, where a client expects 100, sends trailers,
     upgrades, or leaves in the middle; and whatever the store does."""
     unmatched = {"match": {"path": "/elsewhere"}}
-    assert len(CONVERSATIONS) >= 176
+    assert len(CONVERSATIONS) >= 144
     async with house(sqlite_store(tmp_path), tmp_path, route=unmatched) as home:
         expected = await conversed(home)
         port = home.upstream.port

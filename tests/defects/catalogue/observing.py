@@ -18,7 +18,7 @@ share-by-request: each request is enforced or observed by itself, and not by its
 -digest(b"share", operation.encode(), key.digest)
 +__import__("os").urandom(32)
 observed-waits-for-the-store: an observed request waits until what was seen of it is stored
-  http/passthrough.py tests/http/gateway/test_observe.py::test_no_request_waits_for_the_table
+  http/passthrough.py tests/http/gateway/test_observe.py::test_nobody_notices
 -        return reply if sighting is None else sighting.answered(result, reply)
 +        if sighting is not None:
 +            reply = sighting.answered(result, reply)

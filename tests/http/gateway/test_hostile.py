@@ -41,7 +41,7 @@ async def is_served(home: House, key: str) -> None:
 @pytest.mark.parametrize("size", [1 << 20, 64, 1], ids=["whole", "in-pieces", "dripped"])
 async def test_what_is_no_request_or_may_be_two_reaches_nobody(tmp_path: Path, size: int) -> None:
     """However it is cut: one refusal, no request upstream, the connection closed, and the next one served."""
-    assert len(REFUSED) >= 190
+    assert len(REFUSED) >= 220
     async with house(sqlite_store(tmp_path), tmp_path) as home:
         for number, (name, data) in enumerate(REFUSED.items()):
             async with Connection(home.port) as connection:
@@ -239,10 +239,7 @@ _METHODS = (
 _TARGETS = (
     b"http://gateway.test/charges", b"http://other.test/charges", b"HTTP://gateway.test/charges", b"//x/charges",
     b"http://a@gateway.test/charges", b"http://a@b@gateway.test/charges", b"http://x\\..\\charges",
-    b"http://gateway.test#/charges", b"http://gateway.test|/charges", b"/charges#x", b"/charges#", b"/x/../charges",
-    b"/charges/../charges", b"/charges/.", b"/./charges", b"/x/%2e%2e/charges", b"/x/%2E./charges",
-    b"/x/..%2fcharges", b"/%2fcharges", b"/charges%2f", b"\\charges", b"/x\\..\\charges", b"/charges;x=y",
-    b"/CHARGES", b"/charges%00", b"/charges%20", b"/%20charges", b"/x%252f..%252fcharges", b"*", b"charges",
+    b"http://gateway.test#/charges", b"http://gateway.test|/charges", b"/charges#x", b"/x/../charges", b"*", b"charges",
     b"?charges", b"/charges\x00", b"/char\x01ges", b"/char\x0bges", b"/char\x7fges", b"/char\x80ges", b"/char\xffges",
     b"/char\xc3\xa9ges", b"/char ges", b"gateway.test:80",
 )  # fmt: skip

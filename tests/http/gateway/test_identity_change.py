@@ -150,28 +150,6 @@ async def test_guesses_cannot_be_tested(sqlite: Store, tmp_path: Path) -> None:
         assert not {scope.digest, key.digest} & {record.identity.scope_digest, record.identity.key_digest}
 
 
-async def test_a_removed_route(sqlite: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where no other route has its requests a route with living keys can go, and the log tells of the keys."""
-    await charged(sqlite, tmp_path)
-    other = {"name": "refund", "match": {"path": "/refunds"}}
-    async with house(sqlite, tmp_path, route=other) as home:
-        await home.send(target="/refunds")
-        said = await shell_of(sqlite, tmp_path, route=other)("check", "--store")
-    assert said.code == 0
-    assert "note: operation charge has 1 living keys and no route: " in said.out
-
-
-async def test_two_configurations_of_one_service(postgres_url: str, tmp_path: Path) -> None:
-    """While a gateway of the service serves an operation no other one gets its requests under another name, though
-    there is no key yet; when it has stopped, it may."""
-    store = {"durable": postgres_url}
-    async with house(store, tmp_path):
-        why = await refusal(store, tmp_path / "two", route=RENAMED)
-        assert "no living keys yet, but another running gateway of this service serves it" in why
-    async with house(store, tmp_path / "two", route=RENAMED) as home:
-        assert status_of(await home.send()) == (200, "stored")
-
-
 async def test_a_renamed_service(postgres_url: str, tmp_path: Path) -> None:
     """A service that is gone, and one that has its requests: its keys would be lost, until somebody says otherwise. One
     that runs counts as another one; the check names it, because it might be this one under its old name."""

@@ -8,13 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.http.gateway.asking import metric
 from tests.support.accepting import ASYNC, SECRETS
 from tests.support.eventually import eventually
-from tests.support.house import BODY, House, house, neighbour, sqlite_store, status_of
-from tests.support.upstream import Answer, Ending
+from tests.support.house import BODY, House, house, neighbour, status_of
 
 Store = dict[str, Any]
 
@@ -47,29 +44,8 @@ async def test_who_means_it_says_so(sqlite: Store, tmp_path: Path) -> None:
         problem = response.json()
         assert problem["first_operation"] == first.decode() != problem["operation_id"]
         assert problem["first_operation"] in problem["detail"]
+        assert problem["retryable"] is False
         assert await metric(home, "repeats_total", result="refused") == 4
-
-
-@pytest.mark.parametrize(
-    ("answer", "first", "then"),
-    [
-        pytest.param(Answer(status=503), (503, "released"), (200, "stored"), id="released"),
-        pytest.param(Answer(status=401), (401, "released"), (200, "stored"), id="forgotten"),
-        pytest.param(Answer(bytes_max=0, ending=Ending.CLOSE), (502, "in-doubt"), REFUSED, id="in-doubt"),
-    ],
-)
-async def test_what_had_no_effect_may_be_sent_under_another_key(
-    tmp_path: Path, answer: Answer, first: tuple[int, str], then: tuple[int, str]
-) -> None:
-    """A request that is known to have had no effect holds its content no more; one in doubt does."""
-    async with house(sqlite_store(tmp_path), tmp_path, route=REFUSE) as home:
-        home.upstream.on("/charges", answer)
-        assert status_of(await home.send("k1")) == first
-        home.upstream.on("/charges", Answer())
-        assert status_of(await home.send("k2")) == then
-        # The first key's own retry is no repeat of itself, but may be one of the second's.
-        again = await home.send("k1")
-        assert status_of(again) == ((409, "in-doubt") if then == REFUSED else REFUSED)
 
 
 async def test_a_business_key(sqlite: Store, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from gateway.core.operation import Purge, State
 from gateway.protect import duplicates as waiting
-from gateway.store.memory.guard import EpochGuard
 from gateway.store.operations import Query
 from gateway.store.redis import connection
 from tests.http.gateway.asking import until
@@ -64,16 +63,3 @@ async def test_a_purge_reaches_what_another_gateway_remembers(store: dict[str, A
         assert found.record is not None
         await home.gateway._store.apply(Purge(found.record.identity.operation_id))
         await until((410, "key-expired"), other.send)
-
-
-async def test_a_start_asks_for_nothing_that_redis_does_not_keep(
-    store: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What no route finds is counted, and requests that wait are not looked for."""
-    async with house(store, tmp_path) as home:
-        assert status_of(await home.send()) == (200, "stored")
-        guard = home.gateway._store._behind
-        assert isinstance(guard, EpochGuard)
-        assert guard._stray_count is not None
-        await guard._stray_count
-    assert "could not be counted" not in caplog.text

@@ -312,16 +312,6 @@ async def test_the_numbers_are_the_client_s(store: Store, tmp_path: Path) -> Non
         assert not [key for key in numbers if key in ("idempotency_requests_total", "idempotency_claims_total")]
 
 
-async def test_no_request_waits_for_the_table(tmp_path: Path) -> None:
-    """Responses come while the table keeps the first call waiting, also those of requests that begin after it."""
-    away, surround = table_away(hangs=True)
-    async with observing(sqlite_store(tmp_path), tmp_path, surround=surround) as home:
-        assert status_of(await home.send("k1")) == (200, None)
-        await eventually(lambda: away.calls)
-        assert status_of(await home.send("k2")) == (200, None)
-        assert (away.calls, away.ended) == (1, 0)
-
-
 @pytest.mark.parametrize("broken", ["uuid4", "_Copy.add", "Observing.arrived", "Exchange", "Observing.shown"])
 async def test_a_bug_of_the_observer_reaches_nobody(broken: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Whatever raises while a request is looked at, its response is that of the service, and the bug is counted."""

@@ -188,19 +188,6 @@ async def test_nobody_else_sees_it(tmp_path: Path) -> None:
         assert it.home.upstream.requests == []
 
 
-async def test_a_missing_credential_is_asked_for(tmp_path: Path) -> None:
-    """Whatever is asked about: that there is such an operation is not given away."""
-    async with desk(tmp_path, route={"scope": {"api_key": "Authorization"}}) as it:
-        url = (await it.accept("k1", ("Authorization", "Bearer abc"))).header("Location") or ""
-        assert (await it.see(url, ("Authorization", "Bearer abc"))).status == 200
-        for target in (url, UNKNOWN):
-            missing = await it.see(target)
-            assert told(missing) == (401, "scope-missing")
-            assert missing.header("WWW-Authenticate")
-            assert (await it.see(target, ("Authorization", "Bearer other"))).status == 404
-            assert told(await it.see(target, ("Authorization", "AWS4-HMAC-SHA256 x"))) == (400, "scope-unsuitable")
-
-
 async def test_the_path_is_the_gateways_where_it_needs_one(tmp_path: Path) -> None:
     """Without a route that accepts it is the service's; where a service has such a path, the resource has another."""
     async with house(sqlite_store(tmp_path), tmp_path) as home:
@@ -259,22 +246,6 @@ async def test_waiting_for_a_change(tmp_path: Path) -> None:
         assert (known.status, known.header("Preference-Applied")) == (200, None)
         unchanged = await it.see(url, ("Prefer", "wait=1"), ("If-None-Match", known.header("ETag") or ""))
         assert (unchanged.status, unchanged.header("Preference-Applied")) == (304, "wait=1")
-
-
-async def test_waiting_for_the_response(tmp_path: Path) -> None:
-    """It comes as it would have come to a caller that waited at once."""
-    async with desk(tmp_path, delivers=True) as it:
-        hold = asyncio.Event()
-        it.home.upstream.on("/charges", Answer(201, headers=[("X-A", "1")], body=b"charged", hold=hold))
-        url = (await it.accept()).header("Location") or ""
-        waiting = asyncio.create_task(it.see(f"{url}/result", ("Prefer", "wait=20")))
-        await it.home.upstream.wait_for_requests(1)
-        hold.set()
-        response = await waiting
-        again = await it.send()
-        dropped_ = (b"Date", b"Preference-Applied")
-        fields = [[field for field in each.headers if field[0] not in dropped_] for each in (response, again)]
-        assert (status_of(response), response.body, fields[0]) == (status_of(again), b"charged", fields[1])
 
 
 async def test_many_who_wait(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ async def test_rules_2_to_7_refuse_before_anything_is_sent(
         response = await home.send(**sent)
         assert status_of(response) == refused
         assert (response.header("WWW-Authenticate") is not None) == (response.status == 401)
-        assert response.json()["code"] == refused[1]
+        assert (response.json()["code"], response.json()["retryable"]) == (refused[1], False)
         assert detail in response.json()["detail"]
         assert TOKEN.encode() not in response.body
         assert home.upstream.requests == []
@@ -173,7 +173,8 @@ async def test_rule_12_key_expired(store: Store, tmp_path: Path) -> None:
             return status_of(await home.send("k1"))[1] == "key-expired"
 
         await eventually(expired)
-        assert status_of(await home.send("k1")) == (410, "key-expired")
+        gone = await home.send("k1")
+        assert (status_of(gone), gone.json()["retryable"]) == ((410, "key-expired"), False)
         assert len(home.upstream.requests) == 1
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import apsw
 import pytest
 
 from gateway.app.life import StartError
 from gateway.app.stores import name_of, sealing_of
 from gateway.config import parse
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Complete
+from gateway.core.operation import Complete, State
 from gateway.store.journal.journal import SqliteJournal
+from gateway.store.operations import Query
 from tests.admin.shell import CUT, Shell
 from tests.http.gateway.asking import metric
 from tests.support.accepting import ASYNC
@@ -111,19 +114,18 @@ KEYED: dict[str, Any] = ROUTE | {
     "recovery": {"probe": {"path": "/probes/{key}", "done": [{"status": [200]}], "settle": "1h"}},
 }
 ACCEPT = {"accept": {"identity": "unverified"}}
-EVENTS = {"sinks": [{"name": "lines", "kind": "webhook", "url": "http://127.0.0.1:9/", "secrets": [
-    {"id": "s", "key": "whsec_" + "c2VjcmV0" * 4}]}], "include": ["key", "location", "response"], "types": [
-        "operation.completed", "operation.in_doubt"]}  # fmt: skip
+SINK = {"name": "lines", "kind": "webhook", "secrets": [{"id": "s", "key": "whsec_" + "c2VjcmV0" * 4}]}
+EVENTS = {"include": ["key", "location", "response"], "types": ["operation.completed"]}
 
 
-def changes(*keys: dict[str, str], **secrets: Any) -> dict[str, Any]:
+def changes(*keys: dict[str, str], sink_port: int = 9, workers: int = 0, **secrets: Any) -> dict[str, Any]:
     """The configuration with these encryption keys."""
     found: dict[str, Any] = {
         "routes": [KEYED | (ACCEPT if keys else {})],
         "store": {"clear_keys": True, "cache_max_age": "0s"},
-        "delivery": {"workers": 0},
-        "events": EVENTS,
-        "egress": {"https_only": False, "allow": ["127.0.0.0/8"], "ports": [9]},
+        "delivery": {"workers": workers},
+        "events": EVENTS | {"sinks": [SINK | {"url": f"http://127.0.0.1:{sink_port}/"}]},
+        "egress": {"https_only": False, "allow": ["127.0.0.0/8"], "ports": [sink_port]},
     }
     return found | ({"secrets": {"encryption": list(keys), **secrets}} if keys else {})
 
@@ -146,10 +148,12 @@ async def used(home: House, prefix: str, *, accepts: bool) -> dict[str, str]:
     return keys
 
 
-async def sent(home: House, key: str, kind: str) -> Response:
+async def sent(
+    home: House, key: str, kind: str, body: bytes = b'{"sent": "%s"}' % TEXT.encode(), **options: Any
+) -> Response:
     target = f"/s/cut/{TEXT}" if kind == "in-doubt" else f"/s/{TEXT}"
-    prefer = [ASYNC] if kind == "accepted" else []
-    return await home.send(key, b'{"sent": "%s"}' % TEXT.encode(), tenant=TEXT, target=target, headers=prefer)
+    prefer = {"headers": [ASYNC]} if kind == "accepted" else {}
+    return await home.send(key, body, tenant=TEXT, target=target, **prefer | options)
 
 
 async def purge(run: Shell, prefix: str) -> None:
@@ -277,3 +281,123 @@ async def test_a_key_that_is_another_one_under_its_id(store: Store, tmp_path: Pa
     assert f"records: encrypted 0 with key '{others['encryption'][0]['id']}'; left 1: " in said.out
     assert "key 'a' is another key than it was" in said.out
     assert "cannot be read: see above" in said.out
+
+
+# -- what cannot be decrypted ------------------------------------------------------------------------------------------
+
+
+def _nothing(_: Path) -> None:
+    """The store stays as it is."""
+
+
+CELLS = (("operation", "headers"), ("response", "body"), ("operation", "key"), ("operation", "probe_target"),
+         ("operation", "resource"), ("request", "sealed"), ("event", "response"))  # fmt: skip
+
+
+def _cut(database: Path) -> None:
+    connection = apsw.Connection(str(database))
+    for table, column in CELLS:
+        cut = f"substr({column}, 1, length({column}) - 1)"
+        connection.execute(f"UPDATE {table} SET {column} = {cut} WHERE {column} IS NOT NULL")
+    connection.close()
+
+
+def _exchanged(database: Path) -> None:
+    """Each value is another row's, of the same kind."""
+    connection = apsw.Connection(str(database))
+    for table, column in CELLS:
+        rows = list(connection.execute(f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"))
+        assert len(rows) > 1
+        for (row, _), (_, value) in zip(rows, rows[1:] + rows[:1], strict=True):
+            connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, row))
+    connection.close()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], list[dict[str, str]]]] = {
+    "cut": (_cut, [A]),
+    "exchanged": (_exchanged, [A]),
+    "key-missing": (_nothing, [B]),
+    "key-another": (_nothing, [B, {**A, "key": "c3" * 32}]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_what_cannot_be_decrypted(tmp_path: Path, damage: str) -> None:
+    """Repeats, status, operators, probes, deliveries, events and `rekey` get a definite response, and nothing runs;
+    with its key, a record is what it was."""
+    change, keys = DAMAGE[damage]
+    store = sqlite_store(tmp_path)
+    async with RecordingUpstream() as consumer, house(store, tmp_path, **changes(A, sink_port=consumer.port)) as home:
+        upstream = home.upstream
+        run = shell(store, tmp_path, upstream, **changes(A, sink_port=consumer.port))
+        assert (await run("sinks", "--suspend", "lines", "--why", TEXT)).code == 0
+        kinds = await used(home, "a", accepts=True) | await used(home, "b", accepts=True)
+        records = [each.record for each in await home.gateway._store.cold.find(Query(frozenset(State), limit=100))]
+        ids = {str(each.identity.key): str(each.identity.operation_id) for each in records if each is not None}
+        await home.gateway.stop()
+        assert consumer.requests == []
+        change(tmp_path / "store" / "operations.db")
+        upstream.requests.clear()
+        settings = changes(*keys, sink_port=consumer.port, workers=1, unreadable="accept")
+        run = shell(store, tmp_path, upstream, **settings)
+        done, doubt, _, kept, _, other_doubt, other_done, other_kept = kinds
+        async with neighbour(store, tmp_path, upstream, **settings) as blind:
+
+            async def told(key: str, **options: Any) -> tuple[int, str | None]:
+                reply = await sent(blind, key, kinds[key].replace("accepted", "stored"), **options)
+                assert TEXT.encode() not in reply.body
+                assert TEXT not in (reply.header("Location") or "")
+                return status_of(reply)
+
+            async def state_of(key: str) -> str:
+                seen = await run("inspect", ids[key], "--format", "jsonl")
+                assert (seen.code, TEXT in seen.out) == (0, False)
+                return str(seen.rows()[0]["state"])
+
+            async def is_dead(key: str) -> bool:
+                return await state_of(key) == "dead_letter"
+
+            async def is_published_no_more() -> bool:
+                events = await blind.gateway._store.cold.find_events("shop", "lines", is_dead=True, after=None, limit=9)
+                return len(events) == 4 and all(each.why.startswith("unreadable: ") for each in events)
+
+            for _ in range(2):
+                assert await told(done) == (409, "response-not-stored")
+                assert await told(done, body=b"{}") == (422, "key-reused")
+                assert await told(doubt) == (409, "in-doubt")
+            assert await told(doubt, body=b"{}") == (422, "key-reused")
+            for part, status, word in (("", 200, b'"completed"'), ("/result", 409, b'"response-not-stored"')):
+                target = f"/_operations/{ids[done]}{part}"
+                seen = await blind.send(None, b"", target=target, method="GET", tenant=TEXT)
+                assert (seen.status, word in seen.body, TEXT.encode() in seen.body) == (status, True, False)
+            for key in (kept, other_kept):
+                await eventually(lambda key=key: is_dead(key), 20, "it cannot be delivered")
+                assert await told(key) == (409, "dead-letter")
+            listed = await run("inspect", "--list", "--state", "dead_letter", "--reason", "unreadable")
+            assert len(listed.out.splitlines()) == 1 + 2
+            assert (await run("sinks", "--resume", "lines", "--why", "mended")).code == 0
+            await eventually(is_published_no_more, 20, "the events cannot be published")
+            assert consumer.requests == []
+            states = {"in-doubt": "in_doubt", "accepted": "dead_letter"}
+            for key, kind in kinds.items():
+                assert await state_of(key) == states.get(kind, "completed"), key
+            said = await run("rekey")
+            assert (said.code, "Traceback" in said.err) == (3, False), said
+            answer = run.file("answer", b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\nmade")
+            proved = await run("resolve", ids[other_doubt], "--completed", answer, "--why", "seen in the ledger")
+            assert proved.code == 0, proved
+            assert await told(other_doubt) == (201, "recovered")
+            assert (await run("purge", ids[other_done], "--why", "for good")).code == 0
+            assert await told(other_done) == (410, "key-expired")
+            assert (await run("withdraw", ids[other_kept], "--why", "lost")).code == 0
+        settings = changes(A, sink_port=consumer.port, workers=1, unreadable="accept")
+        async with neighbour(store, tmp_path, upstream, **settings) as last:
+            is_back = damage.startswith("key-")
+            expected = (201, "replayed") if is_back else (409, "response-not-stored")
+            assert status_of(await sent(last, done, "stored")) == expected
+            assert upstream.requests == []
+            if is_back:
+                run = shell(store, tmp_path, upstream, **settings)
+                assert (await run("requeue", ids[kept], "--why", "the key is back")).code == 0
+                repeat = await sent(last, kept, "stored", headers=[("Prefer", "wait=20")])
+                assert (repeat.status, TEXT.encode() in repeat.body, posted(upstream)) == (201, True, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.http.gateway.test_recovery import STATUS, probed
 from tests.support import http
 from tests.support.accepting import STEPS, desk
 from tests.support.eventually import eventually
@@ -19,14 +20,7 @@ Scene = Callable[[House], Awaitable[Response]]
 JSON = ("Content-Type", "application/json")
 AT_ONCE = ("Prefer", "wait=0")
 RESET = Answer(bytes_max=0, ending=Ending.RESET)
-PROBE: dict[str, Any] = {
-    "probe": {
-        "path": "/seen/{operation_id}",
-        "done": [{"status": [200]}],
-        "never_happened": [{"status": [404]}],
-        "settle": "20m",
-    }
-}
+PROBED = probed(settle="20m")
 
 
 def once(*answers: Answer, **how: Any) -> Scene:
@@ -57,7 +51,7 @@ async def expired(home: House) -> Response:
 async def probed_in_vain(home: House) -> Response:
     home.upstream.on("/charges", RESET)
     await home.send()
-    home.upstream.on(f"/seen/{home.upstream.requests[-1].values('Idempotency-Operation')[0].decode()}", Answer(500))
+    home.upstream.on(STATUS, Answer(500))
     return await home.send(headers=[AT_ONCE])
 
 
@@ -93,8 +87,8 @@ ROWS: dict[str, tuple[dict[str, Any], Scene, tuple[int, str], bool | None, str |
     "in-flight 429": ({"in_flight": {"status": 429}}, meanwhile(headers=[AT_ONCE]), (429, "in-flight"), True, "1"),
     "in-doubt 502": ({}, once(RESET), (502, "in-doubt"), False, None),
     "in-doubt 502, resent": ({"recovery": "resend"}, once(RESET), (502, "in-doubt"), True, "1"),
-    "in-doubt 502, probed": ({"recovery": PROBE}, once(RESET), (502, "in-doubt"), True, "1"),
-    "in-doubt 409, probed": ({"recovery": PROBE}, probed_in_vain, (409, "in-doubt"), True, None),
+    "in-doubt 502, probed": (PROBED, once(RESET), (502, "in-doubt"), True, "1"),
+    "in-doubt 409, probed": (PROBED, probed_in_vain, (409, "in-doubt"), True, None),
     # A library that repeats it gets the problem, and its user the reason.
     "in-doubt 409, resent in vain": ({"recovery": "resend"}, twice(RESET), (502, "in-doubt"), True, "1"),
     "in-doubt, as answered": ({}, once(answered(502)), (502, "in-doubt"), None, None),

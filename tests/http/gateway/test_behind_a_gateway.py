@@ -74,19 +74,6 @@ async def test_doubt_of_the_inner_one(tmp_path: Path, answer: Answer) -> None:
         assert len(it.service.requests) == 1
 
 
-async def test_the_inner_one_is_stopped_in_flight(tmp_path: Path) -> None:
-    """Its 503 says that the request may have taken effect, and so does the outer one."""
-    stop = {"shutdown": {"delay": "0s", "drain_timeout": "0s"}}
-    async with chain(tmp_path, inner=stop) as it:
-        first, hold = await it.outer.begin()
-        await it.inner.gateway.stop()
-        response = await first
-        hold.set()
-        assert status_of(response) == (503, "in-doubt")
-        assert "may have taken effect" in response.json()["detail"]
-        await both(it, (409, "in-doubt"))
-
-
 async def test_doubt_that_is_resolved_behind(tmp_path: Path) -> None:
     """The inner one's 409 is never kept: once it knows, the outer one's client gets that."""
     probe = {"path": "/done?key={key}", "done": [{"status": [201]}]}

@@ -138,21 +138,6 @@ async def test_what_follows_an_upgrade_is_never_torn(tmp_path: Path, protocol: b
         assert [request.target for request in home.upstream.requests] == [b"/charges"]
 
 
-async def test_what_follows_a_declined_socket_is_read_as_it_was_sent(tmp_path: Path) -> None:
-    """The connection stays HTTP, and each request is the one that it was."""
-    asks = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
-    first = message(asks, method=b"GET", target=b"/socket", caller=HOST)
-    second = message(b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED, target=b"/other", caller=HOST)
-    async with house(sqlite_store(tmp_path), tmp_path) as home, Connection(home.port) as connection:
-        await connection.send(first + second)
-        for _ in range(2):
-            assert (await connection.read_response()).status == 200
-        assert [(each.target, each.body) for each in home.upstream.requests] == [
-            (b"/socket", b""),
-            (b"/other", SMUGGLED),
-        ]
-
-
 async def test_a_client_that_ends_its_direction_gets_its_responses(tmp_path: Path) -> None:
     """All of them, in order, and then the end."""
     data = b"".join(message(b"Content-Length: 2\r\n", b"{}").replace(b"hostile", b"k%d" % each) for each in range(3))

@@ -6,27 +6,17 @@ The table of the documentation is the list of what is tried.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.http.gateway.test_forward_auth import ALICE, guarded
 from tests.support import http
-from tests.support.house import ROUTE, House, house, neighbour, sqlite_store, status_of
-from tests.support.upstream import Answer, Received, RecordingUpstream
+from tests.support.house import ROUTE, house, sqlite_store, status_of
 
 PAGE = Path(__file__).parents[3] / "docs/configure/paths.md"
-ALICE = ("Authorization", "Bearer alice")
-
-
-def by_token(request: Received) -> Answer:
-    """Alice may, and nobody else."""
-    if request.values("Authorization") == [b"Bearer alice"]:
-        return Answer(200, headers=(("X-User-Id", "alice"),))
-    return Answer(403, "Forbidden", (), b"no")
 
 
 def listed() -> dict[str, list[str]]:
@@ -48,15 +38,10 @@ def a_route(name: str, path: str, *methods: str, **more: Any) -> dict[str, Any]:
     return ROUTE | {"name": name, "match": match} | more
 
 
-@asynccontextmanager
-async def guarded(directory: Path, **changes: Any) -> AsyncIterator[tuple[House, RecordingUpstream]]:
-    """A gateway whose route asks about each request, and whose service gets the principal."""
-    async with RecordingUpstream() as authority, RecordingUpstream() as upstream:
-        authority.on(None, by_token)
-        asked = {"url": f"{authority.url}/auth", "principal": "X-User-Id", "copy": ["X-User-Id"]}
-        route = a_route("payment", "/v1/payments", scope={"forward_auth": asked})
-        async with neighbour(sqlite_store(directory), directory, upstream, routes=[route], **changes) as home:
-            yield home, authority
+# Its service gets the principal.
+PAYMENT: dict[str, Any] = {
+    "settings": {"copy": ["X-User-Id"]}, "route": {"name": "payment", "match": {"path": "/v1/payments"}},
+}  # fmt: skip
 
 
 def is_refusal(response: http.Response, path: str) -> bool:
@@ -71,12 +56,13 @@ def is_refusal(response: http.Response, path: str) -> bool:
 @pytest.mark.parametrize("framework", SPELLINGS)
 async def test_a_spelling_is_no_way_around_a_route(tmp_path: Path, framework: str) -> None:
     """None of them reaches the service where the authorising service says no, nor a second time under one key."""
-    async with guarded(tmp_path) as (home, authority):
+    async with guarded(tmp_path, **PAYMENT) as it:
+        home, authority = it.home, it.authority
         assert status_of(await home.send(target="/v1/payments", headers=[ALICE])) == (200, "stored")
         for path in SPELLINGS[framework]:
             asked = len(authority.requests)
             response = await home.send(target=path, headers=[("X-User-Id", "victim")])
-            is_asked = response.status == 403 and len(authority.requests) == asked + 1
+            is_asked = response.status == 401 and len(authority.requests) == asked + 1
             assert is_asked or is_refusal(response, "/v1/payments"), path
             response = await home.send(target=path, headers=[ALICE])
             assert response.header("Idempotency-Status") in ("replayed", "request-invalid", "key-reused"), path
@@ -229,7 +215,8 @@ async def test_a_header_in_another_spelling_is_refused(tmp_path: Path, name: str
 async def test_a_principal_is_dropped_on_every_path(tmp_path: Path) -> None:
     """Whatever the method, and in every spelling."""
     names = ("X-User-Id", *("X-User-Id".replace("-", each) for each in SEPARATORS))
-    async with guarded(tmp_path) as (home, _):
+    async with guarded(tmp_path, **PAYMENT) as it:
+        home = it.home
         for target in ("/v1/payments", "/v1/payments/7", "/other", "/other.json"):
             before = len(home.upstream.requests)
             for (number, name), method in product(enumerate(names), ("GET", "POST")):

@@ -17,27 +17,17 @@ import pytest
 from gateway.app.parts import Environment
 from gateway.core.operation import State
 from tests.http.gateway.asking import until
+from tests.http.gateway.test_recovery import LOST, charges, probed, probes
 from tests.support.clocks import Clocks
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
-from tests.support.upstream import Answer, Ending, Received
+from tests.support.upstream import Answer
 
 LEASE_SECONDS = 30.0
 RESPONSE_SECONDS = 5.0
 TCP_SECONDS = 30.0
-LOST = Answer(201, bytes_max=0, ending=Ending.CLOSE)
 NOTHING_THERE = Answer(404, effect=False)
-PROBED: dict[str, Any] = {
-    "recovery": {
-        "probe": {
-            "path": "/charges/status?operation={operation_id}",
-            "done": [{"status": [200]}],
-            "never_happened": [{"status": [404]}],
-        }
-    },
-    "in_flight": {"wait": "1s"},
-}
 RESENT: dict[str, Any] = {"recovery": "resend", "in_flight": {"wait": "0s"}}
 
 
@@ -46,18 +36,10 @@ def clocks(tmp_path: Path) -> Clocks:
     return Clocks(tmp_path)
 
 
-def charges(home: House) -> list[Received]:
-    return [each for each in home.upstream.requests if each.method == "POST"]
-
-
-def probes(home: House) -> list[Received]:
-    return [each for each in home.upstream.requests if each.method == "GET"]
-
-
 @asynccontextmanager
 async def asked_about(clocks: Clocks, **probe: Any) -> AsyncIterator[House]:
     """An operation in doubt, "k1", whose upstream says that it does not know of it."""
-    route = PROBED | {"recovery": {"probe": PROBED["recovery"]["probe"] | probe}}
+    route = probed(**probe) | {"in_flight": {"wait": "1s"}}
     times = {"answer_within": "5s", "response_timeout": f"{RESPONSE_SECONDS:g}s"}
     store = sqlite_store(clocks.directory)
     async with house(store, clocks.directory, surround=clocks.surround, route=route, upstream=times) as home:

@@ -45,7 +45,7 @@ doubt-of-another-gateway-is-an-answer: what a gateway behind this one does not k
 -    if said is not None:
 +    if False:
 outstanding-is-an-answer: a service's 'a request is outstanding for this key' is kept as the response to the request
-  core/outcome.py tests/http/gateway/test_behind_a_gateway.py::test_a_service_that_says_outstanding[-draft]
+  core/outcome.py tests/http/gateway/test_behind_a_gateway.py::test_a_service_that_says_outstanding[draft]
 - and is_outstanding(document):
 + and False:
 in-progress-is-an-answer: where recovery sends again, the upstream's own 'in progress' is recorded as the answer

@@ -138,27 +138,19 @@ async def test_a_reference_stays_in_its_segment(sqlite: Store, tmp_path: Path) -
             assert [each.target for each in home.upstream.requests[1:]] == ([] if target is None else [target])
 
 
-async def test_a_refused_fetch_is_passed_on(sqlite: Store, tmp_path: Path) -> None:
-    """What the service says of it to this caller is the reply, and the next repeat is fetched as well."""
+async def test_a_fetch_that_fails(sqlite: Store, tmp_path: Path) -> None:
+    """What the service says of it to this caller is the reply, and 502 with what was made where it is gone or breaks
+    off. The next repeat is fetched as well; the record stays, and nothing runs."""
     refusals = (401, 403, 404, 410, 500, 503)
-    async with house(sqlite, tmp_path, route={"response": FETCHED_BY_ID}) as home:
-        home.upstream.on("/charges", made())
-        home.upstream.on("/v1/payments/pay_7", *(made(status, b"no") for status in refusals), made(200))
+    route = {"response": FETCHED_BY_ID}
+    async with RecordingUpstream() as upstream, neighbour(sqlite, tmp_path, upstream, route=route) as home:
+        upstream.on("/charges", made())
+        answers = [made(status, b"no") for status in refusals]
+        upstream.on("/v1/payments/pay_7", *answers, made(bytes_max=0, ending=Ending.RESET))
         await home.send()
         for status in refusals:
             refused = await home.send()
             assert (status_of(refused), refused.body) == ((status, "fetched"), b"no")
-        assert status_of(await home.send()) == (200, "fetched")
-        assert [each.method for each in home.upstream.requests] == ["POST", *["GET"] * 7]
-
-
-async def test_a_service_that_cannot_be_reached(sqlite: Store, tmp_path: Path) -> None:
-    """502 that names what was made, for a service that is gone or breaks off; the record stays, and nothing runs."""
-    route = {"response": FETCHED_BY_ID}
-    async with RecordingUpstream() as upstream, neighbour(sqlite, tmp_path, upstream, route=route) as home:
-        upstream.on("/charges", made())
-        upstream.on("/v1/payments/pay_7", made(bytes_max=0, ending=Ending.RESET))
-        await home.send()
         lost = await home.send()
         assert (status_of(lost), lost.json()["resource"]) == ((502, "upstream-unreachable"), "pay_7")
         assert lost.json()["retryable"] is True
@@ -167,7 +159,7 @@ async def test_a_service_that_cannot_be_reached(sqlite: Store, tmp_path: Path) -
         async with RecordingUpstream(port=upstream.port) as back:
             back.on("/v1/payments/pay_7", made(200))
             assert status_of(await home.send()) == (200, "fetched")
-            assert [each.method for each in back.requests] == ["GET"]
+            assert [each.method for each in upstream.requests + back.requests] == ["POST", *["GET"] * 8]
 
 
 async def test_who_waited_for_the_first_request_fetches_for_himself(sqlite: Store, tmp_path: Path) -> None:

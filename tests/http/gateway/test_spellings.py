@@ -94,9 +94,6 @@ async def test_a_value_is_no_other_spelling(tmp_path: Path) -> None:
         for number, value in enumerate(("a.json", "A", "a%2Fb", "a;b", "index.php", "%3f", "a.", "100%25")):
             response = await home.send(f"k{number}", target=f"/v1/orders/{value}/pay")
             assert status_of(response) == (200, "stored"), value
-        for path in ("/V1/orders/a%2Fb", "/v1/orders/7/pay.json", "/v1/orders/7/Pay;x", "/index.php/v1/orders/7/pay"):
-            target = path if "pay" in path.lower() else f"{path}/pay"
-            assert is_refusal(await home.send(target=target), "/v1/orders/{id}/pay"), path
 
 
 @pytest.mark.parametrize(
@@ -109,6 +106,10 @@ async def test_a_value_is_no_other_spelling(tmp_path: Path) -> None:
         ("/charge.php", ["/charge.php/x", "/charge", "/charge.PHP", "/charge/x", "/charge.php;x"]),
         ("/v1/{rest:.*}", ["/V1", "/V1/x", "/v1.json", "/x/..;/v1/y", "/index.php/v1/x"]),
         ("/Caf\u00e9/pay", ["/cafe/pay", "/CAF%C3%89/pay", "/cafe%cc%81/pay"]),
+        (
+            "/v1/orders/{id}/pay",
+            ["/V1/orders/a%2Fb/pay", "/v1/orders/7/pay.json", "/v1/orders/7/Pay;x", "/x.php/v1/orders/7/pay"],
+        ),
         ("/v1/x-{id}:pay", ["/v1/X-7:pay", "/v1/x-7:PAY", "/v1/x-7:pay.json", "/v1/x-7%3apay;x"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -20,7 +20,7 @@ operation-left-out: a key on another operation is the same operation
 +framed(b"operation", service.encode())
 incomparable-means-different: a caller whose request cannot be compared is told to send it under a new key, and pays
     twice
-  protect/compose.py tests/http/gateway/test_times.py::test_a_repeat_that_cannot_be_compared[another key]
+  protect/compose.py tests/http/gateway/test_identity_change.py::test_a_fingerprint_key_that_is_lost[sqlite-another]
 -case=None if why is None else "incomparable",
 +case=None,
 identity-key-left-out: the digests of callers and keys can be computed without the secret
@@ -110,7 +110,7 @@ unprotected-in-any-spelling: what the file calls unprotected passes in spellings
 -if not self._has_unprotected or not is_plain(target):
 +if not self._has_unprotected:
 long-path-in-one-piece: the path of a head that comes in one piece is not measured
-  protect/ambiguity.py tests/http/gateway/test_spellings.py::test_a_long_path_in_one_piece
+  protect/ambiguity.py tests/http/gateway/test_hostile.py::test_what_is_too_big_is_refused_as_that
 -if len(target) > PATH_BYTES_MAX and
 +if False and
 dot-segments-forwarded: a protected target with dot segments is forwarded

@@ -226,12 +226,3 @@ async def test_a_principal_is_dropped_on_every_path(tmp_path: Path) -> None:
                     await home.send(f"{method}-{number}", target=target, method=method, headers=sent)
             assert len(home.upstream.requests) > before
         assert not any(value == b"victim" for each in home.upstream.requests for _, value in each.headers)
-
-
-async def test_a_long_path_in_one_piece(tmp_path: Path) -> None:
-    """It is refused with 414, as one that comes in several."""
-    async with house(sqlite_store(tmp_path), tmp_path) as home:
-        for target, method in product(("/charges/", "/other/", "http://gateway.test/"), ("GET", "POST")):
-            assert (await home.send(target=target + "a" * 8200, method=method)).status == 414
-        assert (await home.send(target="/other?" + "a" * 8200)).status == 200
-        assert len(home.upstream.requests) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -157,40 +156,6 @@ async def test_what_a_journal_of_this_host_knows_is_not_taken_over(clocks: Clock
             assert (status_of(again), again.body) == ((201, "replayed"), b"once")
             assert again.header("Idempotency-Expires") is None
             assert len(charges(later)) == 2
-
-
-NEW = {"id": "new", "key": "fedcba9876543210fedcba9876543210"}
-OLD = {"id": "old", "key": "0123456789abcdef0123456789abcdef"}
-
-
-FINGERPRINT_KEY = {"secrets": {"fingerprint_key": OLD}}
-# Without this, the start is refused.
-ACCEPTED = {"route": {"identity_change": "accept"}}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"secrets": {"fingerprint_key": NEW}} | ACCEPTED,
-        FINGERPRINT_KEY | {"route": {"fingerprint": {"headers": ["X-Tenant"]}}},
-    ],
-    ids=["another key", "other settings"],
-)
-async def test_a_repeat_that_cannot_be_compared(tmp_path: Path, changed: dict[str, Any]) -> None:
-    """It is refused, and its caller is not led to send it under a new key: it may be the recorded request."""
-    section = sqlite_store(tmp_path)
-    async with house(section, tmp_path, **FINGERPRINT_KEY) as home:
-        assert status_of(await home.send("k1", b'{"a": 1, "b": 2}')) == (200, "stored")
-        await home.gateway.stop()
-        async with neighbour(section, tmp_path, home.upstream, **changed) as later:
-            refused = await later.send("k1", b'{"b": 2, "a": 1}')
-            assert status_of(refused) == (422, "key-reused")
-            problem = json.loads(refused.body)
-            assert "cannot tell" in problem["detail"]
-            assert "Nothing was executed now. Do not send it again under a new key." in problem["detail"]
-            assert f"Ask the operator about operation {problem['operation_id']}." in problem["detail"]
-            assert problem["retryable"] is False
-        assert len(home.upstream.requests) == 1
 
 
 HOUR_SECONDS = 3600

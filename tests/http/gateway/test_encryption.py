@@ -365,6 +365,8 @@ async def test_what_cannot_be_decrypted(tmp_path: Path, damage: str) -> None:
                 assert await state_of(key) == states.get(kind, "completed"), key
             said = await run("rekey")
             assert (said.code, "cannot be read: see above" in said.out, said.err) == (3, True, ""), said
+            assert f"records: encrypted 0 with key '{keys[0]['id']}'; left 8: " in said.out
+            assert ("key 'a' is still used by 14 records" in said.out) == (keys[0] == B)
             assert damage == "key-missing" or "key 'a' is another key than it was" in said.out
             answer = run.file("answer", b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\nmade")
             proved = await run("resolve", ids[other_doubt], "--completed", answer, "--why", "seen in the ledger")

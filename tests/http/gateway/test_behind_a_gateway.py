@@ -118,11 +118,8 @@ async def test_a_mismatch_under_doubt(tmp_path: Path) -> None:
 
 NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "key-missing": ({}, {"upstream": {"key": "none"}}, 400),
-    "key-invalid": ({"key": {"header": "Idempotency-Key", "required": True, "format": "uuid"}}, {}, 400),
     "body-too-large": ({"body": {"max_bytes": len(BODY) - 1}}, {}, 413),
     "scope-missing": ({"scope": {"api_key": "Authorization"}}, {}, 401),
-    "scope-unsuitable": ({"scope": {"api_key": "X-Credential"}}, {}, 400),
-    "request-invalid": ({"scope": {"header": "X-Misspelt", "from": "any"}}, {}, 400),
 }
 
 
@@ -130,9 +127,8 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 async def test_what_the_inner_one_does_not_take(tmp_path: Path, code: str) -> None:
     """Nothing was executed, and once its configuration takes the request, the same key gets on."""
     inner, outer, status = NOT_TAKEN[code]
-    odd = [("X-Credential", "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"), ("X_Misspelt", "1")]
     async with chain(tmp_path, inner={"route": inner}, **outer) as it:
-        for response in await both(it, (status, "released"), (status, "released"), headers=odd):
+        for response in await both(it, (status, "released"), (status, "released")):
             assert response.json()["code"] == code
         assert it.service.requests == []
 

@@ -174,7 +174,6 @@ UNDECIDED: dict[str, Answer] = {
     "long-refusal": Answer(403, "Forbidden", body=b"x" * (MIB + 1)),
     "long-refusal-chunked": Answer(403, "Forbidden", body=(b"x" * MIB, b"x"), framing=Framing.CHUNKED),
     "cut-permission": Answer(200, headers=(("X-User-Id", "alice"),), bytes_max=60, ending=Ending.CLOSE),
-    "cut-refusal": Answer(401, "Unauthorized", body=b"x" * 500, bytes_max=300, ending=Ending.RESET),
     "silence": Answer(bytes_max=0, ending=Ending.SILENCE),
     "slow-permission": Answer(200, headers=(("X-User-Id", "alice"),), body=(b"a", asyncio.Event(), b"b")),
     "upgrade": Answer(echo=True),

@@ -88,10 +88,7 @@ async def test_a_stranger_poisons_nothing(
 
 LOST = {
     "close": Answer(bytes_max=0, ending=Ending.CLOSE),
-    "reset": Answer(bytes_max=0, ending=Ending.RESET),
-    "head-cut": Answer(bytes_max=20, ending=Ending.CLOSE),
     "body-reset": Answer(body=b"x" * 50, bytes_max=130, ending=Ending.RESET),
-    "chunk-cut": Answer(body=(b"a" * 200, b"b"), framing=Framing.CHUNKED, bytes_max=250, ending=Ending.CLOSE),
     "two-lengths": Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
     "bad-status": Answer(raw=b"HTTP/1.1 20x OK\r\n\r\n"),
     "control": Answer(raw=b"HTTP/1.1 200 OK\r\nX-Title: a\x1b[2J\r\nContent-Length: 0\r\n\r\n"),

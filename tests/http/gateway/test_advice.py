@@ -17,7 +17,6 @@ from tests.support.http import Response
 from tests.support.upstream import Answer, Ending
 
 Scene = Callable[[House], Awaitable[Response]]
-JSON = ("Content-Type", "application/json")
 AT_ONCE = ("Prefer", "wait=0")
 RESET = Answer(bytes_max=0, ending=Ending.RESET)
 PROBED = probed(settle="20m")

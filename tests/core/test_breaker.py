@@ -49,13 +49,6 @@ def test_half_of_many_open_it() -> None:
     assert tried(breaker, 45, is_sent=False).phase is Phase.CLOSED
 
 
-def test_what_nobody_tried_says_nothing() -> None:
-    """A claim that another gateway got first is no failure of the upstream, and no success either."""
-    breaker = tried(Breaker(POLICY), 0, is_sent=False, times=4)
-    breaker = tried(breaker, 0, is_sent=None, times=100)
-    assert (breaker.phase, breaker.failures_in_a_row, breaker.running) == (Phase.CLOSED, 4, 0)
-
-
 def test_half_open_lets_one_through() -> None:
     """Nothing is tried until the time is over; then exactly one at a time, until one was sent."""
     assert opened().begin(9.9) is None
@@ -92,16 +85,6 @@ def test_each_opening_is_twice_as_long() -> None:
     assert tried(breaker, later, is_sent=False, times=5).open_until == later + 10
 
 
-def test_an_attempt_from_before_it_opened() -> None:
-    """Its end says nothing about now, and does not let a second one through."""
-    early = begun(Breaker(POLICY), 0)
-    breaker = tried(early, 0, is_sent=False, times=5)
-    half_open = begun(breaker, 10)
-    for is_sent in (True, False, None):
-        assert half_open.end(11, early.generation, is_sent=is_sent) == half_open
-    assert half_open.sent(11, early.generation) == half_open
-
-
 def test_slow_start() -> None:
     """One place in the first second, twice as many in each second without a failure, then no bound."""
     breaker = tried(opened(), 10, is_sent=True)
@@ -112,15 +95,6 @@ def test_slow_start() -> None:
     running = begun(begun(breaker, 11), 11)
     assert running.free(12) == 2, "those that still run have their places"
     assert breaker.free(30) is None
-
-
-def test_a_second_with_a_failure_gives_no_more_places() -> None:
-    """And many in a row open it for longer than before."""
-    breaker = tried(opened(), 10, is_sent=True)
-    breaker = tried(breaker, 11, is_sent=False)
-    assert [breaker.free(second) for second in (12, 13)] == [2, 4]
-    breaker = tried(breaker, 13, is_sent=False, times=4)
-    assert (breaker.phase, breaker.open_until) == (Phase.OPEN, 33)
 
 
 STEPS = st.lists(
@@ -156,25 +130,3 @@ def test_any_history(steps: list[tuple[str, float, int]]) -> None:
     for generation in running:
         breaker = breaker.end(now, generation, is_sent=None)
     assert breaker.free(now + POLICY.open_seconds_max) != 0
-
-
-@settings(max_examples=150)
-@given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.floats(0, 10)), max_size=20))
-def test_a_batch_is_judged_as_its_attempts(batches: list[tuple[int, bool, float]]) -> None:
-    """However many attempts end alike, the breaker is the same as after each of them."""
-    one_by_one = at_once = Breaker(POLICY)
-    now = 0.0
-    for wanted, is_sent, seconds in batches:
-        now += seconds
-        free = one_by_one.free(now)
-        attempts = wanted if free is None else min(wanted, free)
-        if not attempts:
-            continue
-        for _ in range(attempts):
-            one_by_one = begun(one_by_one, now)
-        generation = one_by_one.generation
-        for _ in range(attempts):
-            one_by_one = one_by_one.end(now, generation, is_sent=is_sent)
-        running = begun(at_once, now, attempts)
-        at_once = running.end(now, running.generation, attempts, is_sent=is_sent)
-        assert at_once == one_by_one

@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName, GeneralName, RFC822Name, UniformResourceIdentifier
-from cryptography.x509.name import NameAttribute, RelativeDistinguishedName, _ASN1Type
+from cryptography.x509.name import NameAttribute, RelativeDistinguishedName
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gateway.core.identity.caller import ClientCertificate, certificate_name, read_certificate
@@ -67,16 +67,6 @@ def test_two_names_are_nobody(names: tuple[GeneralName, ...], kind: str) -> None
     for nameless in (certificate_name(read(), "san"), certificate_name(read(), "subject")):
         assert isinstance(nameless, ScopeMissing)
         assert nameless.is_credential
-
-
-def test_a_renewed_certificate() -> None:
-    """It names the same caller by subject and name, whatever the encoding, and another one by its digest."""
-    old = read(SPIFFE, subject=x509.Name([common("orders")]))
-    new = read(SPIFFE, subject=x509.Name([common("orders", _type=_ASN1Type.PrintableString)]), serial=2)
-    for part, is_same in (("san", True), ("subject", True), ("sha256", False)):
-        names = [certificate_name(each, part) for each in (old, new)]  # type: ignore[arg-type]
-        assert (names[0] == names[1]) is is_same
-    assert old.until == UNTIL.timestamp()
 
 
 def test_subjects_are_told_apart() -> None:

@@ -19,15 +19,13 @@ from gateway.core.confidential import (
     Unopenable,
     kept_headers,
     of_audit,
-    sealed_by,
 )
 from gateway.core.lifecycle import step
 from gateway.core.message import Headers, pack_headers, unpack_headers
-from gateway.core.operation import Applied, Command, Complete, Event, Record
+from gateway.core.operation import Applied, Command, Event, Record
 from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
-from tests.conformance.hand import ANSWER, RESOURCE, Hand, Script, new_identity
+from tests.conformance.hand import ANSWER, RESOURCE, Hand
 
-OLD = EncryptionKey("old", bytes(32))
 NEW = EncryptionKey("new", bytes(range(32)))
 
 
@@ -46,21 +44,6 @@ def stored(hand: Hand, by: Sealing, *speeches: Callable[[Hand], Command], record
         hand.see(command, result)
     assert record is not None
     return record
-
-
-def test_an_opened_record_is_the_one_that_was_given() -> None:
-    """All its parts, with the sealed record beside it; and in that nothing is as it was."""
-    by, hand = sealing(NEW), Hand(Script(new_identity(key="the-key")))
-    record = stored(hand, by, Hand.claim, Hand.complete_grant)
-    opened = by.opened(record)
-    assert opened.response == ANSWER
-    assert (opened.identity, opened.probe) == (hand.script.identity, Hand(hand.script).claim().probe)
-    assert opened.request == Hand(hand.script).request
-    assert opened.sealed is record
-    for clear in ("the-key", "/charges", "api.test", "Created", "text/plain", "'one'"):
-        assert clear not in repr(record)
-    assert record.response is not None
-    assert record.response.status == ANSWER.status
 
 
 def test_a_value_that_looks_sealed_is_encrypted_like_any_other() -> None:
@@ -112,30 +95,6 @@ def test_what_was_written_with_a_claim_is_bound_to_its_operation() -> None:
         assert (opened.probe, opened.request, opened.resource, opened.identity.key) == (None, None, None, None)
 
 
-def test_a_granted_record_goes_back_as_it_is_stored() -> None:
-    """Also from a gateway that cannot read it: what is sealed in it is not lost by a completion."""
-    by, hand = sealing(NEW), Hand()
-    record = stored(hand, by, Hand.claim)
-    granted = NO_SEALING.opened(record)
-    assert (granted.probe, granted.request) == (None, None)
-    completed = NO_SEALING.sealed(replace(hand.complete(), granted=granted))
-    _, after = step(completed.granted, completed, 2_000, lambda: 0)
-    assert after is not None
-    assert by.opened(after).probe == Hand(hand.script).claim().probe
-
-
-def test_a_response_from_a_journal_is_not_sealed_again() -> None:
-    """It goes on as it is: its key may be another one, or missing."""
-    by, hand = sealing(NEW), Hand()
-    stored(hand, by, Hand.claim)
-    journaled = by.sealed(hand.complete())
-    assert sealing(OLD).sealed(journaled) == journaled
-    assert by.opened_outcome(journaled) == hand.complete()
-    unopened = NO_SEALING.opened_outcome(journaled)
-    assert isinstance(unopened, Complete)
-    assert (unopened.response.status, unopened.response.body) == (201, None)
-
-
 @pytest.mark.parametrize("resource", [RESOURCE, None], ids=["resource", "no-resource"])
 def test_the_result_of_an_outcome_from_a_journal_is_in_clear(resource: str | None) -> None:
     """It is cached and sent to callers like any other."""
@@ -148,26 +107,6 @@ def test_the_result_of_an_outcome_from_a_journal_is_in_clear(resource: str | Non
     assert opened is not None
     assert (opened.response, opened.resource) == (ANSWER, resource)
     assert opened.identity.key == hand.script.identity.key
-
-
-def test_the_keys_that_a_record_needs() -> None:
-    """Each is named once, in order, whichever part needs it; none where nothing is sealed."""
-    hand = Hand()
-    record = stored(hand, sealing(OLD), Hand.claim)
-    assert names(record) == "old"
-    record = stored(hand, sealing(NEW, OLD), Hand.complete, record=record)
-    assert names(record) == "new old"
-    assert sealing(NEW, OLD).opened(record).response == ANSWER
-    record = stored(hand, sealing(NEW, OLD), Hand.purge, record=record)
-    assert names(record) == "new old"
-    assert sealing(NEW, OLD).opened(record).resource == RESOURCE
-    tombstone = sealing(NEW).opened(record)
-    assert (tombstone.resource, tombstone.request) == (None, None)
-    assert names(stored(Hand(), NO_SEALING, Hand.claim, Hand.complete)) is None
-
-
-def names(record: Record) -> str | None:
-    return sealed_by(record.identity, record.probe, record.request, record.response, record.resource)
 
 
 def test_no_two_are_alike() -> None:

@@ -19,8 +19,6 @@ from gateway.core.identity.key import (
     Key,
     KeyFault,
     KeyFormat,
-    KeySpec,
-    unquote,
 )
 from gateway.core.message import IndexedHeaders
 from tests.core.rows import rows
@@ -77,21 +75,14 @@ def test_total(value: bytes) -> None:
 @rows(
     "value, detail",
     empty=(b"", "Idempotency-Key is empty."),
-    white_space=(b" \t ", "Idempotency-Key is empty."),
-    empty_string=(b'""', "Idempotency-Key is empty."),
     space=(b"abcdefgh ij", "Idempotency-Key contains a space at position 9."),
-    space_quoted=(b'"abcdefgh ij"', "Idempotency-Key contains a space at position 9."),
     tab=(b"abc\tdef", "Idempotency-Key contains a tab at position 4."),
-    control=(b"ab\x7f", "Idempotency-Key contains a control character at position 3."),
     utf_8=(b"a\xc3\xbc", "Idempotency-Key contains a character outside of ASCII at position 2."),
     comma=(b"abc,def", "Idempotency-Key contains a comma at position 4."),
     long=(b"k" * 256, "Idempotency-Key is longer than 255 characters."),
-    long_quoted=(b'"' + b"k" * 256 + b'"', "Idempotency-Key is longer than 255 characters."),
     very_long=(b'"' + b"k" * 9999, "Idempotency-Key is longer than 255 characters."),
     unclosed=(b'"abc', "Idempotency-Key is not a well-formed quoted string at position 5."),
-    trailing=(b'"abc"d', "Idempotency-Key is not a well-formed quoted string at position 6."),
     parameters=(b'"abc";v=1', "Idempotency-Key has parameters, which mean nothing on a key."),
-    date=(b'"a";v=@9999999999999999', "Idempotency-Key is not a well-formed quoted string at position 23."),
 )
 def test_fault(value: bytes, detail: str) -> None:
     """A fault says what is wrong with the key and where."""
@@ -110,10 +101,7 @@ def test_given_twice() -> None:
     structured_bare=(KeyFormat.STRUCTURED, b"abc", False),
     uuid_bare=(KeyFormat.UUID, b"8e03978e-40d5-43dd-bc93-6894a57f9324", True),
     uuid_quoted=(KeyFormat.UUID, b'"8E03978E-40D5-43DD-BC93-6894A57F9324"', True),
-    uuid_without_version=(KeyFormat.UUID, b"ffffffff-ffff-ffff-ffff-ffffffffffff", True),
     uuid_without_hyphens=(KeyFormat.UUID, b"8e03978e40d543ddbc936894a57f9324", False),
-    uuid_in_braces=(KeyFormat.UUID, b"{8e03978e-40d5-43dd-bc93-6894a57f9324}", False),
-    uuid_short=(KeyFormat.UUID, b"8e03978e-40d5-43dd-bc93-6894a57f932", False),
 )
 def test_format(key_format: KeyFormat, value: bytes, is_key: bool) -> None:
     """A format refuses keys and changes none."""
@@ -133,18 +121,6 @@ def test_first_alias_present() -> None:
         (((b"X-Other", b"b"),), None),
     ):
         assert spec.find_key(IndexedHeaders(fields).by_name, None) == found
-
-
-@rows(
-    "spec, places",
-    one_field=(HeaderKey((b"PayPal-Request-Id",)), "PayPal-Request-Id"),
-    either_field=(HeaderKey((b"webhook-id", b"svix-id")), "webhook-id or svix-id"),
-    body=(ComposedKey((BodyPart(parse_pointer("/a/b")),)), "/a/b of the body"),
-    composed=(ComposedKey((*CLOUD_EVENT.parts, *BUSINESS.parts[:1])), "ce-source, ce-id or /account_id of the body"),
-)
-def test_places_are_named_as_they_are_configured(spec: KeySpec, places: str) -> None:
-    """Whoever sent no key can be told every place where it was looked for."""
-    assert spec.places == places
 
 
 def composed(spec: ComposedKey, body: bytes, *headers: tuple[bytes, bytes]) -> Key | KeyFault | None:
@@ -173,17 +149,8 @@ def test_composed_of_body(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (digest(one) == digest(other)) == (one == other)
 
 
-@pytest.mark.parametrize("digits", ["0", "7", "-7", "1001", "90071992547409931"])
-def test_a_whole_number_is_its_digits(digits: str) -> None:
-    """A whole number is the same key as the string of its digits: some programs write one, and some the other."""
-    spec = ComposedKey((BodyPart(("id",)),))
-    number, text = [composed(spec, b'{"id": %b}' % value) for value in (digits.encode(), b'"%b"' % digits.encode())]
-    assert isinstance(number, Key)
-    assert number == text
-
-
 NO_NUMBER = "is neither a string nor a whole number in plain digits"
-VALUES = (b"null", b"true", b'["a"]', b"{}", b"1.0", b"1e3", b"1E0", b"-0", b"0.0", b"1.5", b"-1.0")
+VALUES = (b"null", b"true", b'["a"]', b"{}", b"1e3", b"-0", b"1.5")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +163,7 @@ VALUES = (b"null", b"true", b'["a"]', b"{}", b"1.0", b"1e3", b"1E0", b"-0", b"0.
         pytest.param(b'{"id": "a", "id": "b"}', "not a JSON document", id="duplicate-member"),
         pytest.param(b"id=a", "not a JSON document", id="form"),
         pytest.param(b'{"id": "\xff"}', "not a JSON document", id="not-utf-8"),
-        *[pytest.param(body, None, id=f"missing-{body!r}") for body in (b"", b"{}", b"[]", b'"id"', b"null")],
+        *[pytest.param(body, None, id=f"missing-{body!r}") for body in (b"", b"{}", b"[]")],
     ],
 )
 def test_body_part_fault(body: bytes, fault: str | None) -> None:
@@ -206,14 +173,6 @@ def test_body_part_fault(body: bytes, fault: str | None) -> None:
     assert found is None if fault is None else isinstance(found, KeyFault) and fault in found.detail
     assert isinstance(composed(spec, b'{"id": "a"}', (b"Content-Encoding", b"gzip")), KeyFault)
     assert [each.needs_body for each in (spec, CLOUD_EVENT, HeaderKey())] == [True, False, False]
-
-
-def test_recipe() -> None:
-    """The recipe changes with what decides the key, and not with what only refuses some or spells a name otherwise."""
-    recipe = HeaderKey((b"Idempotency-Key",)).recipe
-    assert recipe == HeaderKey((b"idempotency-key",), KeyFormat.UUID).recipe
-    assert len({recipe, CLOUD_EVENT.recipe, BUSINESS.recipe, HeaderKey((b"a", b"b")).recipe}) == 4
-    assert HeaderKey((b"a", b"b")).recipe != HeaderKey((b"b", b"a")).recipe
 
 
 DIRECTORY = Path(__file__).parent.parent / "vectors" / "structured-fields"
@@ -241,13 +200,3 @@ def test_structured_key(vector: dict[str, Any]) -> None:
         assert found.text == text
     else:
         assert isinstance(found, KeyFault)
-
-
-@pytest.mark.parametrize("vector", vectors())
-def test_string_value(vector: dict[str, Any]) -> None:
-    """A string that is well-formed in one line gives its characters, and no other value is one."""
-    assert len(vectors()) == 14 + 256 + 5
-    if len(vector["raw"]) > 1:
-        vector = {"raw": [", ".join(vector["raw"])], "expected": vector["expected"]}
-    found, (text, *_) = unquote(vector["raw"][0].encode("utf-8")), vector.get("expected", [None])
-    assert found == text if isinstance(text, str) else isinstance(found, KeyFault)

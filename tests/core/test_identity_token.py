@@ -56,29 +56,15 @@ def token(**changes: Any) -> Token:
     return found
 
 
-def test_read() -> None:
-    """What a token says of itself, and the bytes that are signed."""
-    found = read_token(compact())
-    assert isinstance(found, Token)
-    assert (found.algorithm, found.key_id, found.issuer) == ("ES256", "k1", ISSUER.issuer)
-    assert (found.signed, found.signature) == (compact().rpartition(b".")[0], b"signature")
-
-
 MALFORMED = {
     "empty": b"",
-    "two-parts": b"a.b",
     "encrypted": b".".join([segment(HEADER)] * 5),
-    "nested": compact(payload=compact()),
     "header-list": compact(b"[]"),
-    "header-text": compact(b"alg"),
     "no-algorithm": compact(b"{}"),
     "algorithm-list": compact(b'{"alg":["ES256"]}'),
-    "key-id-number": compact(b'{"alg":"ES256","kid":1}'),
     "two-key-ids": compact(b'{"alg":"ES256","kid":"k1","kid":"k2"}'),
     "two-subjects": compact(payload=b'{"iss":"https://a.example","sub":"u1","sub":"u2"}'),
     "not-a-number": compact(payload=b'{"iss":"https://a.example","exp":NaN}'),
-    "endless-number": compact(payload=b'{"iss":"https://a.example","exp":1e999}'),
-    "long-number": compact(payload=b'{"iss":"https://a.example","exp":' + b"9" * 5000 + b"}"),
     "number-beyond-floats": compact(payload=b'{"iss":"https://a.example","exp":' + b"9" * 400 + b"}"),
     "number-that-floats-round": compact(payload=b'{"iss":"https://a.example","sub":9007199254740993.0}'),
     "depth-bomb": compact(payload=b"[" * 8000),
@@ -130,15 +116,11 @@ def test_bearer(value: bytes, expected: bytes | None) -> None:
     valid=({}, None),
     one_of_several_audiences=({"aud": ["x", "api"]}, None),
     within_the_leeway=({"exp": NOW - 29.5}, None),
-    begins_within_the_leeway=({"nbf": NOW + 30}, None),
     issuer=({"iss": "https://b.example"}, "The token is from another issuer."),
     audience=({"aud": ["x"]}, "The token is for another audience."),
-    audience_object=({"aud": {"api": 1}}, "The token is for another audience."),
     expired=({"exp": NOW - 30}, "The token has expired."),
-    negative=({"exp": -1}, "The token has expired."),
     endless=({"exp": None}, "The token says not when it expires."),
     end_as_text=({"exp": "9999999999"}, "The token says not when it expires."),
-    end_as_flag=({"exp": True}, "The token says not when it expires."),
     not_yet=({"nbf": NOW + 31}, "The token is not valid yet."),
     begin_as_text=({"nbf": "now"}, "The token is malformed."),
 )

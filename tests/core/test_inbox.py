@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.key import CloudEventKey
 from gateway.core.message import Headers, header_values
 from gateway.core.webhook import (
     PRESETS,
@@ -272,19 +271,6 @@ def test_without_any_of_its_headers(preset: str) -> None:
             assert seen(inbox, (*heads, heads[index]), body) == Refused(Fault.INVALID)
 
 
-SIGNATURES: Final = (
-    "", " ", ",", "v1", "v1,", "v1,,", "v1,!!!!", "v1,AAAA=AAAA", "v1a,!!!!", "v1a,AAAA", "v2,AAAA", "none", "\xff\x00",
-    " ".join(["v1,AAAA"] * 5000), "v1," + "A" * 60_000,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda text: repr(text[:12]))
-def test_malformed_signatures(signature: str) -> None:
-    """Lists that are empty, bad base64, other versions, ten thousand signatures: refused, and nothing else."""
-    inbox = inbox_of("standard_webhooks", [WHSEC, PUBLIC])
-    assert isinstance(seen(inbox, signed("standard_webhooks") | {"webhook-signature": signature}), Refused)
-
-
 def test_a_further_id_of_another_scheme_changes_nothing() -> None:
     """A captured message with the headers of another scheme beside its own has the id that was signed."""
     inbox = inbox_of("standard_webhooks")
@@ -392,30 +378,16 @@ def test_a_cloud_event_has_one_key_in_both_modes(source: str, event: str) -> Non
         assert json.loads(event_of(inbox_of("cloudevents"), heads, message.body).key.text) == [source, event]
 
 
-def test_source_and_id_do_not_run_into_one_another() -> None:
-    """The two are framed."""
-    names = (("/a", "b/c"), ("/a/b", "c"), ("/ab", "/c"))
-    heads = [{**signed("cloudevents", event=event), "ce-source": source} for source, event in names]
-    assert len({event_of(inbox_of("cloudevents"), each).key.digest for each in heads}) == 3
-
-
 JSON_EVENT: Final = {"Content-Type": "application/cloudevents+json"}
 
 
 @rows(
     "heads, body",
     other_format=({"Content-Type": "application/cloudevents+avro"}, b"x"),
-    no_object=(JSON_EVENT, b"[]"),
-    not_utf_8=(JSON_EVENT, b"\xff"),
     two_ids_in_body=(JSON_EVENT, b'{"id":"1","id":"2","source":"/"}'),
-    number=(JSON_EVENT, b'{"id":1,"source":"/"}'),
-    null=(JSON_EVENT, b'{"id":null,"source":"/"}'),
     coded=(JSON_EVENT | {"Content-Encoding": "gzip"}, b'{"id":"1","source":"/"}'),
-    no_source=({"ce-id": "1"}, b""),
     escape_of_no_character=({"ce-id": "%ff", "ce-source": "/"}, b""),
-    empty=({"ce-id": '""', "ce-source": "/"}, b""),
     long=({"ce-id": "x" * 1025, "ce-source": "/"}, b""),
-    long_escaped=({"ce-id": "%41" * 9999, "ce-source": "/"}, b""),
     two_ids=({"ce-id": "1", "ce-source": "/", "CE-ID": "2"}, b""),
 )
 def test_an_event_without_an_id_that_can_be_read(heads: Heads, body: bytes) -> None:
@@ -426,44 +398,21 @@ def test_an_event_without_an_id_that_can_be_read(heads: Heads, body: bytes) -> N
     assert seen(inbox, batch, b"[]") == Refused(Fault.UNSUPPORTED)
 
 
-@pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b"{}", b'{"id":""}', b'{"id":{}}', b'{"id":"1","id":"2"}'])
-def test_an_id_in_the_body_that_cannot_be_read(body: bytes) -> None:
-    """The same for ids in bodies."""
-    assert isinstance(seen(inbox_of("stripe"), signed("stripe", body), body), Unidentified)
-
-
-def test_cloud_events_under_another_signature() -> None:
-    """Events may be signed by another scheme; the id is that of the event, and not covered by it."""
-    schemes = tuple(replace(scheme, key=CloudEventKey()) for scheme in PRESETS["standard_webhooks"].schemes)
-    assert not any(scheme.is_id_signed for scheme in schemes)
-    heads = {**signed("standard_webhooks"), "ce-id": "1", "ce-source": "/shop"}
-    found = event_of(inbox_of("standard_webhooks", schemes=schemes), heads)
-    assert json.loads(found.key.text) == ["/shop", "1"]
-
-
 # -- settings of a sender without a preset -----------------------------------------------------------------------------
 
 
 @rows(
-    "template, named, changes",
-    no_body=("{id}", "{body}", {}),
-    two_bodies=("{body}{body}", "{body}", {}),
-    time_without_header=("{timestamp}{body}", "{timestamp}", {}),
-    header_without_time=("{body}", "{timestamp}", {"time_header": b"X-Time"}),
-    id_of_the_body=("{id}.{body}", "{id}", {"event_id": ("id",)}),
-    id_runs_into_body=("{id}{body}", "{id}", {}),
-    body_runs_into_id=("{body}{id}", "{id}", {}),
-    case=("{Body}", "brace", {}),
-    open=("{body", "brace", {}),
-    brace_alone=("{", "brace", {}),
-    unknown=("{url}{body}", "brace", {}),
+    "template, named",
+    no_body=("{id}", "{body}"),
+    two_bodies=("{body}{body}", "{body}"),
+    time_without_header=("{timestamp}{body}", "{timestamp}"),
+    id_runs_into_body=("{id}{body}", "{id}"),
 )
-def test_templates_that_prove_nothing(template: str, named: str, changes: dict[str, Any]) -> None:
-    """A template that leaves out what it needs is refused, and so are other placeholders."""
-    how = {"digest": Digest.SHA256, "encoding": Encoding.HEX, "event_id": b"X-Event", "time_header": None} | changes
-    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the texts differ
+def test_templates_that_prove_nothing(template: str, named: str) -> None:
+    """A template that leaves out what it needs is refused."""
+    how: Any = {"digest": Digest.SHA256, "encoding": Encoding.HEX, "event_id": b"X-Event", "time_header": None}
+    with pytest.raises(ValueError, match=named.replace("{", "[{]")):
         custom_scheme(signature=Place(b"x-sign"), signed=parse_template(template), **how)
-    assert named in str(refused.value)
 
 
 # -- signed again ------------------------------------------------------------------------------------------------------

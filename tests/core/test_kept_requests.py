@@ -199,15 +199,3 @@ def test_a_weaker_table_is_caught(event: Event, changes: dict[str, object], monk
     monkeypatch.setattr(lifecycle, "ROWS", planted(event, **changes))
     with pytest.raises(AssertionError):
         worlds(resends=True)
-
-
-def test_a_lapse_that_leads_back_to_the_queue_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every job queue does with a worker that died: here it is a second request beside a possible effect."""
-    by_clock = lifecycle._after_time
-
-    def requeued(record: Record) -> Record | None:
-        return replace(record, state=State.ACCEPTED) if record.state is State.CLAIMED else by_clock(record)
-
-    monkeypatch.setattr(lifecycle, "_after_time", requeued)
-    with pytest.raises(AssertionError, match="beside a possible effect"):
-        worlds(resends=False)

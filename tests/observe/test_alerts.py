@@ -24,7 +24,7 @@ from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
 from gateway.options import OPERATORS, parser
 from tests.admin.shell import CREATED
-from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
+from tests.observe.promql import OF_COUNTERS, History, Selector, fires, history, seconds, selectors
 from tests.observe.scrape import Scrape, Series, publish, scrape
 
 ROOT = Path(__file__).parents[2]
@@ -209,36 +209,3 @@ def said_by(source: str) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
-
-
-def test_what_must_be_watched_is_watched() -> None:
-    """Doubt, the durable store, mismatches, keyed requests without a route; what waits too long, and dead letters."""
-    watched = {" ".join((one.metric, *one.matchers.values())) for alert in ALERTS for one in selectors(alert["expr"])}
-    must = """in_doubt|store_up durable|requests_total key-reused|unprotected_requests_total no_route_keyed|
-        oldest_backlog_seconds|lanes_stopped|dead_letters|breaker_open|paused|inbox_rejected_total"""
-    assert {f"idempotency_{each.strip()}" for each in must.split("|")} <= watched
-    after = {alert["alert"]: alert.get("for") for alert in ALERTS}
-    patience = {"IdempotencyInDoubt": "5m", "IdempotencyBreakerOpen": "5m", "IdempotencyPaused": "1h"}
-    assert {name: after[name] for name in patience} == patience
-
-
-@pytest.mark.parametrize(
-    ("expression", "fault"),
-    [
-        ("idempotency_indoubt > 0", "idempotency_indoubt {} selects nothing"),
-        ('idempotency_store_up{tier="durabel"} == 0', "idempotency_store_up {'tier': 'durabel'} selects nothing"),
-        ('idempotency_in_doubt{verdict="x"} > 0', "idempotency_in_doubt {'verdict': 'x'} selects nothing"),
-        ("sum by (verdict) (idempotency_in_doubt) > 0", "idempotency_in_doubt has no label verdict"),
-        ("increase(idempotency_in_doubt[5m]) > 0", "idempotency_in_doubt is a gauge"),
-        ("idempotency_requests_total > 0", "idempotency_requests_total is a counter"),
-        ("rate(idempotency_claims_total[15s]) > 0", "the window of idempotency_claims_total holds too few scrapes"),
-    ],
-)
-def test_a_wrong_expression_is_noticed(expression: str, fault: str, fresh: Scrape) -> None:
-    assert fault in faults(expression, fresh)
-
-
-def test_what_is_no_expression_is_refused() -> None:
-    for slip in ("sum(x > 0", "sum by (route (x)) > 0", "increse(x[5m]) > 0", "x{route=} > 0", "x[5] > 0", "x >"):
-        with pytest.raises(PromqlError):
-            selectors(slip)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +42,6 @@ ANSWERED = facts.RequestAnswered(
 )
 REQUEST = RequestInfo("POST", "shop.example", "/v1/payments", "req-7", TRACE)
 PASSED = facts.RequestPassed(None, "GET", 200, 0.001)
-KEYED = facts.RequestPassed(None, "POST", 200, 0.001, key_header="Idempotency-Key", path="/v1/refunds")
 
 
 class Paper:
@@ -127,19 +125,7 @@ def test_a_request_is_one_line_that_can_be_read(paper: Paper) -> None:
     ]
 
 
-@pytest.mark.parametrize("traceparent", ["", "00-xyz", f"00-{TRACE.upper()}-00f067aa0ba902b7-01", "\n"])
-def test_a_malformed_trace_is_left_out(paper: Paper, traceparent: str) -> None:
-    """A field that is not what it should be is of no use to whoever searches for a trace."""
-    paper.logs()(facts.RequestAnswered("r", Verdict.STORED, 200, 0.1, "POST", trace_id=traceparent))
-    (said,) = paper.objects()
-    assert "trace_id" not in said
-
-
-CLAIMED, UP, DOWN = (
-    facts.OperationClaimed("r", OPERATION, 5, 1),
-    facts.TierChanged("durable", True),
-    facts.TierChanged("durable", False),
-)
+CLAIMED, DOWN = facts.OperationClaimed("r", OPERATION, 5, 1), facts.TierChanged("durable", False)
 TOLD, TOLD_PASSED = "POST create_payment 201 stored", "GET 200 unprotected"
 
 
@@ -170,54 +156,23 @@ def test_the_configuration_says_which_requests_get_a_line(
     assert [line["message"] for line in paper.objects()] == messages
 
 
-def test_the_level_holds_for_facts(paper: Paper) -> None:
-    observer = paper.logs(level="warning", requests="all")
-    for fact in (ANSWERED, PASSED, UP, CLAIMED):
-        observer(fact)
-    assert paper.lines == []
-
-
 OF: Any = ("r", OPERATION, 5)
 DONE: Any = (*OF, Event.COMPLETE, "answered 200", 0.1)
 LINES: dict[str, tuple[facts.Fact, str, str]] = {
-    "claimed": (facts.OperationClaimed(*OF, 1), "debug", "claimed"),
     "again": (facts.OperationTakenOver(*OF, 2, REQUEST), "info", "in doubt, sent again"),
-    "settled": (facts.OperationSettled(*DONE, False), "debug", "settled"),
     "settled-late": (facts.OperationSettled(*DONE, True), "warning", "settled, recorded late"),
     "in-doubt": (facts.OperationSettled(*OF, Event.ABANDON, "timeout: no answer", 0.1, False), "warning", "no answer"),
     "refused": (facts.WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "error", "refused"),
-    "journaled": (facts.OutcomeJournaled(*DONE), "warning", "journaled"),
     "journal-failed": (facts.JournalFailed("no space", is_first=True), "error", "no space"),
     "journal-fails-on": (facts.JournalFailed("no space", is_first=False), "debug", "no space"),
-    "flush-refused": (facts.FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "error", str(OPERATION)),
-    "lease-lost": (facts.LeaseLost(OPERATION, 5, "in_doubt"), "warning", "lease"),
-    "store-error": (facts.StoreCalled("durable", "claim", 0.1, "Indefinite"), "debug", "Indefinite"),
     "store-down": (facts.TierChanged("durable", False), "warning", "durable store is down"),
     "store-up": (facts.TierChanged("durable", True), "info", "durable store is up"),
-    "swept": (facts.SweepDone(0, 2, 3, 0.5), "debug", "swept"),
     "swept-lapsed": (facts.SweepDone(1, 0, 0, 0.5), "info", "lapsed"),
     "swept-expired": (facts.SweepDone(0, 0, 0, 0.5, expired=2), "warning", "dead letters"),
-    "tally": (facts.TallyTaken((("r", 3),), 90.0), "debug", "in doubt"),
-    "accepted": (facts.OperationAccepted(*OF, 700), "debug", "accepted"),
-    "status": (
-        facts.StatusAnswered(facts.StatusPart.WITHDRAWAL, "DELETE", 200, 0.1, None, "r", OPERATION),
-        "info",
-        "DELETE withdrawal of an operation 200",
-    ),
-    "changed": (facts.WebhookRepeated("r", OPERATION, is_changed=True), "warning", "another content"),
-    "repeat": (
-        facts.RepeatNoticed("r", facts.RepeatResult.COUNTED, OPERATION, UUID(int=6), "5c0be"),
-        "warning",
-        "5c0be",
-    ),
-    "postponed": (delivery(facts.DeliveryResult.POSTPONED), "info", "delivery of r: postponed"),
-    "dead-letter": (delivery(facts.DeliveryResult.DEAD_LETTER), "warning", "delivery of r: dead_letter"),
     "open": (facts.BreakerChanged("http://x", True, "connect_refused"), "warning", "connect_refused"),
     "closed": (facts.BreakerChanged("http://x", False), "info", "the breaker is closed"),
     "sink-fails": (facts.SinkChanged("ledger", is_failing=True, cause="HTTP 503"), "warning", "HTTP 503"),
     "sink-suspended": (facts.SinkChanged("ledger", True, cause="HTTP 410"), "error", "see: idempotency-gateway sinks"),
-    "stalled": (facts.LoopStalled(12.0), "warning", "12.0 s"),
-    "keyed-without-a-route": (KEYED, "warning", "/v1/refunds"),
 }
 
 
@@ -270,7 +225,7 @@ def test_a_delivery_is_a_line(paper: Paper) -> None:
     quiet = paper.logs(requests="none")
     for result in facts.DeliveryResult:
         quiet(delivery(result))
-    assert [each["result"] for each in paper.objects()[1:]] == ["dead_letter"]
+    assert [(each["level"], each["result"]) for each in paper.objects()[1:]] == [("warning", "dead_letter")]
 
 
 def test_a_path_is_warned_about_once(paper: Paper) -> None:
@@ -320,24 +275,3 @@ def test_an_error_of_the_program_comes_with_its_traceback(paper: Paper) -> None:
     assert said["level"] == "error"
     assert said["traceback"].endswith("RuntimeError: first\nsecond")
     assert "logger" not in said
-
-
-def test_closing_gives_the_loggers_back(paper: Paper) -> None:
-    root, ours = logging.getLogger(), logging.getLogger("gateway")
-    before = (list(root.handlers), root.level, ours.level)
-    Logs(level="error", fd=paper.fd).close()
-    assert (list(root.handlers), root.level, ours.level) == before
-
-
-def test_every_line_of_a_hostile_caller_is_one_line(paper: Paper) -> None:
-    """What callers choose (method, path, ids) cannot end a line or write another."""
-    evil = 'x\r\n2025-06-15T15:06:40.500Z error  forged\x1b[31m" status=200'
-    for shape in ("json", "text"):
-        observer = paper.logs(format=shape, requests="all")
-        observer(facts.RequestAnswered("r", Verdict.STORED, 200, 0.1, evil, request_id=evil, trace_id=evil))
-        observer(facts.RequestPassed(None, evil, 200, 0.1, evil, f"/{shape}/{evil}"))
-        paper.close()
-    lines = paper.lines
-    assert len(lines) == 6
-    for line in lines:
-        assert re.fullmatch(rb"[^\x00-\x1f\x7f]+\n", line)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import threading
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -14,7 +12,6 @@ import pytest
 from gateway.core.operation import Event, RequestInfo
 from gateway.core.verdict import Verdict
 from gateway.observe import facts
-from gateway.observe import metrics as exposition
 from gateway.observe.metrics import Counted, Metrics
 from gateway.observe.status import Health
 from gateway.store.operations import RouteBacklog
@@ -37,32 +34,14 @@ OF = (ORDER, OPERATION, 5)
 LATE = facts.OperationSettled(*OF, Event.COMPLETE, "answered 200", 0.5, is_late=True)
 RELEASED = facts.OperationSettled(*OF, Event.RELEASE, "refused: nobody listens", None, is_late=False)
 WAITING = RouteBacklog(2, 900, 60.0, {"deadline": 1, "unauthorized": 3}, 5, 70.0)
-POSTPONED = facts.DeliveryAttempted(PAY, OPERATION, 6, 1, facts.DeliveryResult.POSTPONED, "answered_503", 503, 0.5, 1.5)
 PASSED = "unprotected_duration_seconds~0.1"
-REPLAYED = "request_duration_seconds,replayed,PAY~0.25"
 # A fact, and by how much it changes which numbers: name, and values of labels in the order of the labels' names. What
 # is behind ~ is measured: it adds 1 to a count, and that to a sum.
 CHANGES: dict[str, tuple[facts.Fact, str]] = {
-    "fetched": (
-        answered(Verdict.FETCHED, kind=facts.Kind.REPLAYED, upstream_seconds=0.2),
-        f"requests_total,PAY,fetched=1 responses_total,PAY,2xx=1 {REPLAYED} fetch_duration_seconds,PAY~0.2",
-    ),
     "answered-by-the-upstream": (
         answered(upstream_seconds=0.2),
         "requests_total,PAY,stored=1 responses_total,PAY,2xx=1 request_duration_seconds,executed,PAY~0.25 "
         "overhead_seconds,PAY~0.05",
-    ),
-    "replayed": (
-        answered(Verdict.REPLAYED, kind=facts.Kind.REPLAYED),
-        f"requests_total,PAY,replayed=1 responses_total,PAY,2xx=1 {REPLAYED}",
-    ),
-    "an-action-refused": (facts.AdminActed("purge", facts.AdminResult.REFUSED), "admin_actions_total,purge,refused=1"),
-    "signed-in": (facts.SignedIn(facts.AdminResult.DONE), "admin_sign_ins_total,done=1"),
-    "keys-not-fetched": (facts.KeysFetched(facts.FetchResult.FAILED), "key_set_fetches_total,failed=1"),
-    "no-route": (facts.RequestPassed(None, "GET", 200, 0.1), f"unprotected_requests_total,no_route=1 {PASSED}"),
-    "no-route-with-a-key": (
-        facts.RequestPassed(None, "POST", 200, 0.1, key_header="Idempotency-Key", path="/v1/refunds"),
-        f"unprotected_requests_total,no_route_keyed=1 {PASSED}",
     ),
     "unkeyed": (
         facts.RequestPassed(Verdict.UNKEYED, "POST", 200, 0.1, route=ORDER),
@@ -72,27 +51,14 @@ CHANGES: dict[str, tuple[facts.Fact, str]] = {
         facts.RequestPassed(Verdict.UNPROTECTED, "POST", 200, 0.1, route=ORDER),
         f"unprotected_requests_total,store_unavailable=1 {PASSED} requests_total,ORDER,unprotected=1",
     ),
-    "claimed": (facts.OperationClaimed(*OF, 1), "claims_total,ORDER=1"),
     "completed-late": (
         LATE,
         "settlements_total,complete,ORDER=1 late_writes_total,ORDER=1 upstream_duration_seconds,ORDER~0.5",
     ),
     "released-without-the-upstream": (RELEASED, "settlements_total,release,ORDER=1"),
-    "write-refused": (facts.WriteRefused(*OF, Event.COMPLETE, "in_doubt"), "refused_writes_total,ORDER=1"),
-    "journaled": (
-        facts.OutcomeJournaled(*OF, Event.COMPLETE, "answered 200", 0.5),
-        "journaled_total,ORDER=1 upstream_duration_seconds,ORDER~0.5",
-    ),
-    "journal-failed": (facts.JournalFailed("no space is left", is_first=True), "journal_failures_total=1"),
-    "flush-refused": (facts.FlushRefused(*OF, Event.COMPLETE, "the record is absent"), "refused_writes_total,ORDER=1"),
-    "lease-lost": (facts.LeaseLost(OPERATION, 5, "in_doubt"), "lost_leases_total=1"),
     "store-call-failed": (
         facts.StoreCalled("durable", "claim", 0.002, "Indefinite"),
         "store_duration_seconds,durable,claim~0.002 store_errors_total,Indefinite,durable,claim=1",
-    ),
-    "store-call-in-plain-words": (
-        facts.StoreCalled("durable", "check_memory", 0.002),
-        "store_duration_seconds,durable,check_memory~0.002",
     ),
     "store-met": (facts.StoreMet(3), "store_timeline=3"),
     "synchronous": (facts.SynchronyChanged(True), "store_synchronous=1"),
@@ -107,20 +73,10 @@ CHANGES: dict[str, tuple[facts.Fact, str]] = {
         facts.TallyTaken(((ORDER, 3), ("renamed", 1)), 90.0),
         "in_doubt,ORDER=3 in_doubt,renamed=1 oldest_in_doubt_seconds=90",
     ),
-    "accepted": (facts.OperationAccepted(PAY, OPERATION, 5, 700), "accepted_total,PAY=1"),
-    "status": (facts.StatusAnswered(facts.StatusPart.RESULT, "GET", 404, 0.1), "status_requests_total,result,4xx=1"),
-    "webhook-refused": (facts.WebhookRefused(PAY, "stale"), "inbox_rejected_total,stale,PAY=1"),
-    "webhook-verified": (facts.WebhookVerified(PAY, ("a", "b")), "secret_used_total,a,PAY=1 secret_used_total,b,PAY=1"),
-    "repeat": (
-        facts.RepeatNoticed(PAY, facts.RepeatResult.REFUSED, OPERATION, UUID(int=6), "5c0be"),
-        "repeats_total,refused,PAY=1",
-    ),
     "webhook-changed": (
         facts.WebhookRepeated(PAY, OPERATION, is_changed=True),
         "inbox_duplicates_total,PAY=1 inbox_changed_total,PAY=1",
     ),
-    "delivery": (POSTPONED, "deliveries_total,postponed,PAY=1"),
-    "breaker": (facts.BreakerChanged("http://x", True, "connect_refused"), "breaker_open,http://x=1"),
     "backlog": (
         facts.BacklogTaken({ORDER: WAITING}, (PAY,), orphans=4),
         "backlog,ORDER=2 backlog_bytes,ORDER=900 oldest_backlog_seconds,ORDER=60 dead_letters,deadline,ORDER=1 "
@@ -320,21 +276,6 @@ async def test_a_gateway_goes_on_from_the_one_before() -> None:
     assert await shown() == {"counted": 2, "died": 4, "in flight": 3}
     metrics.ended(before)
     assert await shown() == {"counted": 2, "died": 4, "in flight": 1}
-
-
-async def test_what_ends_while_a_scrape_is_written_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a worker or a gateway before a reload: its numbers are in that scrape already."""
-    before, metrics = (Metrics([PAY], has_fast_tier=False, version="1") for _ in range(2))
-    publish(before, answered())
-    metrics.follow(before)
-    encode, has_ended = exposition.encode, threading.Event()
-    monkeypatch.setattr(exposition, "encode", lambda *taken: has_ended.wait(5.0) and encode(*taken))
-    scraping = asyncio.create_task(scrape(metrics))
-    await asyncio.sleep(0)
-    metrics.ended(before)
-    has_ended.set()
-    for samples in (await scraping, await scrape(metrics)):
-        assert samples.value("idempotency_requests_total", route=PAY, verdict="stored") == 1
 
 
 async def test_a_store_that_grants_nothing_is_down() -> None:

@@ -89,15 +89,12 @@ READINESS: dict[str, tuple[dict[str, bool], str, int]] = {
     "all-is-well": (UP, "/readyz", 200),
     "without-the-store": ({"serving": True}, "/readyz", 200),
     "store-required": ({"serving": True}, "/readyz?require=store", 503),
-    "store-required-and-up": (UP, "/readyz?require=store", 200),
     "no-redis": (UP | {"fast_up": False}, "/readyz?require=store", 200),
     "not-listening-yet": ({"durable_up": True}, "/readyz", 503),
     "draining": (UP | {"draining": True}, "/readyz", 503),
-    "draining-and-alive": ({"serving": True, "draining": True}, "/livez", 200),
     "starting-and-alive": ({}, "/livez", 200),
     "unknown-requirement": (UP, "/readyz?require=redis", 400),
     "empty-requirement": ({"serving": True}, "/readyz?require=&require=store", 400),
-    "another-parameter": ({"serving": True}, "/readyz?verbose", 200),
 }
 
 
@@ -190,24 +187,6 @@ async def test_connections_are_bounded_and_a_newcomer_is_answered(port: int, mon
         assert (await younger.read_response()).status == 200
 
 
-async def test_stopping_closes_idle_connections_and_the_port(health: Health) -> None:
-    """After the end nobody is connected, and nobody can connect. While it is taken, a second start fails, and gives
-    everything back."""
-    server, second = (StatusServer(health, Metrics([], has_fast_tier=False, version="1").render) for _ in range(2))
-    port = await server.port.start("127.0.0.1", 0)
-    with pytest.raises(OSError, match="in use"):
-        await second.port.start("127.0.0.1", port)
-    await second.port.stop()
-    async with Connection(port) as connection:
-        await connection.send(ASKED + b"\r\n")
-        assert (await connection.read_response()).status == 200
-        await server.port.stop()
-        await server.port.stop()
-        assert await connection.read_rest() == b""
-    with pytest.raises(ConnectionRefusedError):
-        await request(port, "GET", "/livez")
-
-
 def test_workers_together() -> None:
     """A store is up where it is for all that serve, and a memory that one knows to be lost is lost."""
     health = Health(serving=True, fast_up=False)
@@ -222,20 +201,6 @@ def test_workers_together() -> None:
         assert (health.durable_up, health.fast_up, health.is_amnesic) == expected
     health.workers = {2: "silent", 1: "serving"}
     assert health.parts()["workers"] == {"1": "serving", "2": "silent"}
-
-
-async def test_looked_at_before_it_is_told() -> None:
-    """Readiness is as of the question, and liveness falls with a worker that does not answer."""
-    health = Health()
-
-    async def look() -> None:
-        health.serving = True
-
-    async with serving(health, update=look) as port:
-        assert (await request(port, "GET", "/readyz")).status == 200
-        assert (await request(port, "GET", "/livez")).status == 200
-        health.is_live = False
-        assert (await request(port, "GET", "/livez")).status == 503
 
 
 REFUSED = UpstreamChanged("http://payments:9000", "refused", "connecting to 10.0.0.7: refused")
@@ -259,24 +224,6 @@ def test_what_was_never_down_does_not_come_back() -> None:
         "the fast store is up",
         "http://payments:9000 is up",
     ]
-
-
-def test_outages_that_lie_apart_are_logged_each() -> None:
-    """A store that was well in between went down, and nothing else; so it is where the clock was set back since.
-    However often one address of an upstream is tried in vain, there are four lines."""
-    now = [0.0]
-    outages = Outages(lambda: now[0])
-    for seconds in (0.0, 60.0, -1_000.0):
-        now[0] += seconds
-        assert changed(outages, FULL, WELL) == ["the durable store is down", "the durable store is up"]
-    said: list[str] = []
-    outages = Outages(lambda: now[0])
-    for _ in range(180):
-        said += changed(outages, REFUSED, REACHED)
-        now[0] += 1.0
-    now[0] += 60.0
-    said += [line.message for _, line in outages.ended()]
-    assert (len(said), said[-1]) == (4, "http://payments:9000 stays up")
 
 
 def test_what_comes_and_goes_is_said_to_do_that() -> None:

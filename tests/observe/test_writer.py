@@ -193,21 +193,6 @@ def test_a_descriptor_that_somebody_made_non_blocking_is_waited_for(ends: tuple[
     assert to.dropped == 0
 
 
-def test_a_line_that_cannot_be_made_is_logged_as_that(ends: tuple[int, int]) -> None:
-    """A mistake in the words of one line costs no other line."""
-
-    def broken() -> Line:
-        raise ValueError("five")
-
-    reading, writing = ends
-    to = LogWriter(writing, as_json)
-    to.put(0.0, logging.WARNING, broken)
-    log(to, "the next")
-    assert to.stop()
-    said = [json.loads(line)["message"] for line in os.read(reading, CAPACITY).splitlines()]
-    assert said == ["a line could not be made: ValueError", "the next"]
-
-
 def test_lines_of_several_processes_are_not_torn(ends: tuple[int, int]) -> None:
     """Whole lines go out in pieces that the system takes in one go, and nothing is lost or reordered."""
     reading, writing = ends

@@ -14,7 +14,7 @@ from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import LeaseLost, OperationSettled, WriteRefused
+from gateway.observe.facts import OperationSettled, WriteRefused
 from gateway.protect import claiming, operation
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
@@ -129,35 +129,6 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         office.store.mend()
         await idle(office)
         assert heard(await office.reply()) == (200, Verdict.REPLAYED)
-        assert len(office.upstream.requests) == 1
-
-
-@pytest.mark.parametrize("silent", [False, True], ids=["refuses", "silent"])
-@pytest.mark.parametrize(
-    ("status", "event", "verdict"),
-    [(200, "complete", Verdict.JOURNALED), (503, "release", Verdict.RELEASED), (502, "abandon", Verdict.IN_DOUBT)],
-)
-async def test_an_outcome_that_the_store_does_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, event: str, verdict: Verdict, silent: bool
-) -> None:
-    """The journal does, as soon where the store says nothing. One that cannot be read keeps repeats from the store."""
-    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(operation, "_APPLY_SECONDS_MAX", 0.01)
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(status))
-        if silent:
-            office.store.stop_before(event)
-        else:
-            office.store.break_(event, fault=refused())
-        assert heard(await office.reply()) == (status, verdict)
-        assert office.journal.tally.waiting == 1
-        if status == 200:
-            await office.journal.close()
-            office.store.said.clear()
-            assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
-            assert office.store.said == []
-            await office.journal.start()
-            assert heard(await office.reply()) == (200, Verdict.REPLAYED)
         assert len(office.upstream.requests) == 1
 
 
@@ -331,23 +302,6 @@ async def test_a_lease_that_is_over_before_the_first_byte(tmp_path: Path) -> Non
         gate.opened.set()
         assert heard(await task) == (503, Verdict.UPSTREAM_UNREACHABLE)
         assert (office.state, office.upstream.requests) == (State.RELEASED, [])
-
-
-async def test_a_renewal_behind_the_outcome_is_no_loss(tmp_path: Path) -> None:
-    """Nobody took the claim away: the outcome has ended it, which its gateway only does not know yet."""
-    async with coordination(tmp_path) as office:
-        gates = office.store.stop_before("renew"), office.store.stop_after("complete")
-        task, hold = await office.begin()
-        office.pass_time(LEASE_SECONDS / 2)
-        office.leases.run_once()
-        await gates[0].reached.wait()
-        hold.set()
-        await gates[1].reached.wait()
-        gates[0].opened.set()
-        await eventually(lambda: not office.leases.renewals)
-        gates[1].opened.set()
-        assert heard(await task) == (200, Verdict.STORED)
-        assert office.told(LeaseLost) == []
 
 
 async def test_places_to_wait_are_the_route_s(tmp_path: Path) -> None:

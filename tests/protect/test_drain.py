@@ -6,11 +6,10 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from gateway.core.operation import Claim, Event, State
+from gateway.core.operation import Event, State
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import OperationSettled
 from gateway.protect import operation as runs
@@ -18,10 +17,9 @@ from gateway.protect.operation import Drained
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
 from gateway.store.files import AttemptFiles, MarkedAttempt
-from tests.support.coordination import LEASE_SECONDS, Office, Pieces, coordination, heard
+from tests.support.coordination import Office, Pieces, coordination, heard
 from tests.support.eventually import eventually
 from tests.support.faulty_store import Gate, lost, refused
-from tests.support.memory_store import MemoryStore
 from tests.support.upstream import Answer, silent_tls
 
 
@@ -151,27 +149,6 @@ async def test_in_the_write(
         assert (office.state, office.store.said) == (state, ["claim", event, event])
         if streamed:
             await eventually(lambda: office.open_connections == 0)
-
-
-async def test_a_final_command_after_somebody_else_s_claim(tmp_path: Path) -> None:
-    """Said again after another gateway went on, it changes nothing of theirs."""
-    async with coordination(tmp_path) as office:
-        office.upstream.on("/charges", Answer(503))
-        gate = office.store.stop_after("release")
-        task = office.ask()
-        await gate.reached.wait()
-        before = office.record
-        assert before.fingerprint is not None
-        lease_us = int(LEASE_SECONDS * 1e6)
-        MemoryStore(office.memory).apply_now(
-            Claim(before.identity, uuid4(), "other", before.fingerprint, lease_us, before.token)
-        )
-        theirs = office.record
-        await office.coordinator.drain(0)
-        await task
-        assert office.record == theirs
-        assert theirs.state is State.CLAIMED
-        assert office.told(OperationSettled) == []
 
 
 async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:

@@ -97,24 +97,6 @@ async def test_a_response_in_another_process_s_journal(desk: Desk, tmp_path: Pat
     await other.close()
 
 
-@pytest.mark.parametrize(
-    ("say", "state"),
-    [(Hand.release, State.RELEASED), (Hand.forget, State.RELEASED), (Hand.abandon, State.IN_DOUBT)],
-    ids=["release", "forget", "abandon"],
-)
-async def test_what_is_not_final(desk: Desk, say: Speech, state: State) -> None:
-    """The record tells whether it still applies. Without it nobody knows, and nothing may be sent beside a doubt."""
-    hand = await desk.keep(say)
-    assert desk.journal.tally.waiting == 1
-    assert await desk.found(hand) is state
-    desk.store.break_("read", fault=refused())
-    if say is Hand.abandon:
-        with pytest.raises(NotApplied):
-            await desk.found(hand)
-    else:
-        assert await desk.found(hand) is None
-
-
 async def test_a_response_that_was_refused(desk: Desk) -> None:
     """While the record is in doubt by this very attempt it is how that ended, whoever said that nothing happened."""
     for speeches in ((), (Hand.abandon, Hand.disprove)):

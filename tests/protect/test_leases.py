@@ -142,21 +142,6 @@ async def test_an_error_renews_nothing_and_ends_nothing(fault: Fault, caplog: py
     assert lease.is_trusted()
 
 
-@in_virtual_time
-async def test_a_lapsed_lease_is_lost_at_once() -> None:
-    """A renewal that comes too late ends trust, is told once, and is not repeated."""
-    it = Bench()
-    lease = await it.hold()
-    it.store.break_("renew", fault=refused())
-    await it.beat(LEASE_SECONDS)
-    it.store.mend()
-    for _ in range(3):
-        await it.beat(3.0)
-    assert not lease.is_trusted()
-    assert it.losses == 1
-    assert it.store.said.count("renew") == 2
-
-
 @pytest.mark.parametrize("event", ["complete", "release", "abandon", "takeover"])
 @in_virtual_time
 async def test_whoever_changes_the_record_ends_trust(event: str) -> None:

@@ -104,17 +104,6 @@ async def test_every_key_that_is_remembered_is_alive(database: Database, store: 
     assert await store.count_without_route(SERVICE, ()) == {"charges": len(alive)}
 
 
-async def test_services_agree_each_for_itself(store: Store) -> None:
-    """Services with an operation of one name have a recipe each, and of living keys only their own speak against it."""
-    for _ in range(2):
-        for service in (SERVICE, "books"):
-            assert await store.compare_configuration(recipes(service=service, charges=service.encode())) == FINE
-        await do(store, of("charges", "books"), Hand.claim)
-    assert await store.compare_configuration(recipes(charges=b"two")) == FINE
-    wanted = recipes(service="books", charges=b"two")
-    assert await conflicts(store, wanted) == [("books", "charges", 2, (), False)]
-
-
 async def test_a_renamed_route(database: Database, store: Store) -> None:
     """Living keys of an operation speak against a route that has its requests under another name, until they are gone,
     somebody accepts the loss, or the route says the operation's name. After one start that accepted the loss the next
@@ -155,21 +144,6 @@ async def test_names_that_are_exchanged(store: Store) -> None:
     both = [("POST /a", "two"), ("POST /{rest:.*}", "rest")]
     assert await conflicts(store, serving(both, accepted=("rest",))) == [(SERVICE, "one", 1, ("two",), False)]
     assert await store.compare_configuration(serving(both, accepted=("rest", "two"))) == FINE
-
-
-async def test_strays_are_living_keys_that_nobody_would_find(database: Database, store: Store) -> None:
-    """Of operation names that are gone the service's own living keys are counted, and of no others."""
-    await store.compare_configuration(recipes(charges=b"one", refunds=b"one", payouts=b"one"))
-    await store.compare_configuration(recipes(service="books", charges=b"two"))
-    await do(store, Hand(), Hand.claim, Hand.complete)
-    await do(store, Hand(), Hand.claim, Hand.complete)
-    await do(store, of("charges", "books"), Hand.claim)
-    await do(store, of("refunds"), Hand.claim, Hand.complete)
-    assert await store.count_without_route(SERVICE, ("refunds",)) == {"charges": 2}
-    assert await store.count_without_route(SERVICE, ("refunds", "charges")) == {}
-    assert await store.count_without_route("books", ()) == {"charges": 1}
-    await database.advance(2 * REMEMBER_SECONDS)
-    assert await store.count_without_route(SERVICE, ("refunds",)) == {}
 
 
 @pytest.mark.parametrize(

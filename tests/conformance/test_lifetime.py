@@ -3,45 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-import pytest
-
-from gateway.core.operation import State
-from gateway.store.base import NotApplied, Store
-from gateway.store.operations import Query, RecoveryLease
+from gateway.store.base import Store
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.cases import one_of_every_kind
-from tests.conformance.hand import SERVICE, Hand, do, increasing, started, state
+from tests.conformance.hand import Hand, do, increasing, started, state
 from tests.conformance.stores import Database
-from tests.support.serving import GATEWAY, serving
 
 # Long enough that only a missed wake-up reaches it.
 PATIENCE_SECONDS = 20.0
-
-VERBS: tuple[Callable[[Store], Awaitable[object]], ...] = (
-    lambda store: store.apply(Hand().claim()),
-    lambda store: store.read(Hand().operation_id),
-    lambda store: store.sweep(10),
-    lambda store: store.tally(),
-    lambda store: store.compare_configuration(serving()),
-    lambda store: store.note_running(GATEWAY, is_running=True),
-    lambda store: store.count_without_route(SERVICE, ()),
-    lambda store: store.find(Query(frozenset(State))),
-    lambda store: store.recover(Hand().operation_id, 1, 1, is_urgent=True),
-    lambda store: store.put_off(RecoveryLease(Hand().operation_id, 1, 0), 1, "unknown"),
-    lambda store: store.recovery(Hand().operation_id),
-    lambda store: store.audits(Hand().operation_id),
-    lambda store: store.latest_audits(None, 1),
-    lambda store: store.check_memory(),
-    lambda store: store.begin_epoch(b"", 1),
-)
-
-
-async def test_a_store_that_was_not_started_changes_nothing(database: Database) -> None:
-    for verb in VERBS:
-        with pytest.raises(NotApplied):
-            await verb(database.open_store())
 
 
 async def test_a_restart_forgets_nothing(database: Database) -> None:

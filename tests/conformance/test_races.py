@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,19 +56,6 @@ async def test_claims_on_many_operations_do_not_disturb_one_another(
     assert {record.identity.operation_id for record in granted} == {each.operation_id for each in identities}
     if request.node.callspec.params["database"] not in OF_OWN_TOKENS:
         assert len({record.token for record in granted}) == CLAIMS
-
-
-async def test_different_statements_at_once_each_hear_their_own(store: Store) -> None:
-    """Of statements of several kinds that go together, applied or fenced, each gets the answer of its operation."""
-    claimed = [Hand() for _ in range(24)]
-    await asyncio.gather(*(do(store, hand, Hand.claim) for hand in claimed))
-    # By turns, so that what is grouped by kind has to be put back in its place.
-    kinds = (Hand.claim, Hand.complete, Hand.renew, Hand.release)
-    said = [speech(hand) for hand, speech in zip(claimed, itertools.cycle(kinds))]
-    results = await apply_all([store], said)
-    told = [result.snapshot.record for result in results]
-    assert [record.identity.operation_id for record in told if record] == [hand.operation_id for hand in claimed]
-    assert [type(result) for result in results] == [Fenced, Applied, Applied, Applied] * 6
 
 
 async def test_a_completion_and_claims_at_once_leave_the_answer(store: Store, other_store: Store) -> None:
@@ -137,18 +123,3 @@ async def test_a_statement_whose_answer_was_lost_is_recognised(store: Store, dat
             assert hand.record.attempts == 1
             assert neighbour.record.state is hand.record.state
         assert len(hand.tokens) == 1
-
-
-async def test_one_attempt_says_the_same_twice_at_once(store: Store, other_store: Store) -> None:
-    """The same statement through two gateways at the same time is applied once and answered alike."""
-    hand = Hand()
-    claim = hand.claim()
-    first, second = await asyncio.gather(store.apply(claim), other_store.apply(claim))
-    assert isinstance(first, Applied)
-    assert isinstance(second, Applied)
-    assert first.snapshot.record.token == second.snapshot.record.token
-    hand.see(claim, first)
-    complete = hand.complete()
-    results = await asyncio.gather(*(each.apply(complete) for each in (store, other_store, store, other_store)))
-    assert all(isinstance(result, Applied) for result in results)
-    assert len({result.snapshot.record.completed_us for result in results}) == 1

@@ -20,10 +20,9 @@ from gateway.core.delivery import (
     conclude_answered,
     conclude_unsent,
     http_date_seconds,
-    resend_due,
     retry_after_us,
 )
-from gateway.core.operation import Bury, Postpone, Record, State, microseconds
+from gateway.core.operation import Bury, Postpone, Record, microseconds
 from gateway.core.outcome import end_unused
 from tests.core.records import KEPT, RECORD
 
@@ -37,11 +36,6 @@ DRAWS = st.floats(0, 1, exclude_max=True)
 def record(answers: int = 0, **changes: object) -> Record:
     """The record of a delivery that is under way."""
     return replace(RECORD, **{"delivery": replace(KEPT, answers=answers)} | changes)  # type: ignore[arg-type]
-
-
-def in_doubt(answers: int = 0, **changes: object) -> Record:
-    """The record of a delivery of which nobody knows what became."""
-    return record(answers, state=State.IN_DOUBT, **changes)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +142,3 @@ def test_the_longer_pause_counts(retry_after_seconds: int | None, bounds: tuple[
 def test_http_dates(text: bytes, expected: float | None) -> None:
     """All three forms that a recipient must accept (RFC 9110 section 5.6.7)."""
     assert http_date_seconds(text, NOW) == expected
-
-
-def test_what_is_in_doubt_is_sent_again_by_the_schedule() -> None:
-    """On a route that does so; the last attempt counts, too."""
-    for answers, pause in ((0, 1), (1, 5), (6, 3600), (7, 3600), (18, 3600)):
-        moments = [10**9 + pause * SECOND // 2 - 1, 10**9 + pause * SECOND]
-        doubted = in_doubt(answers=answers, claimed_us=10**9)
-        assert [resend_due(doubted, POLICY, now_us) for now_us in moments] == [False, True], answers

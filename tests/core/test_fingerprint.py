@@ -136,17 +136,6 @@ def test_listed_headers() -> None:
     assert (len({one.canonical for one in made}), len({one.raw for one in made})) == (len(requests), 1)
 
 
-def test_overrides() -> None:
-    """A field that some services take for method or target counts with its name and all its values, in both digests."""
-    names = ("x_http_method_override", "x_http_method", "x_method_override", "x_original_url", "x_rewrite_url")
-    requests = [HEAD, *[head(**{name: value}) for name in names for value in (b"DELETE", b"PUT", b" ")]]
-    twice = ((b"X-HTTP-Method", b"PUT"), (b"x-http-method", b"DELETE"))
-    requests += [replace(HEAD, headers=IndexedHeaders(HEADERS + each)) for each in (twice, twice[::-1])]
-    requests += [head(x_http_method=b"PUT", **{name: b"DELETE"}) for name in ("x_method_override", "x_original_url")]
-    made = on_one_route(requests)
-    assert len({one.canonical for one in made}) == len({one.raw for one in made}) == len(requests)
-
-
 FORM_DATA = b'--%b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--%b--\r\n'
 FORM_MEDIA = b"application/x-www-form-urlencoded"
 X, Y = (b"multipart/form-data; boundary=%b" % name for name in (b"X", b"Y"))

@@ -74,12 +74,8 @@ def test_total(value: bytes) -> None:
 
 @rows(
     "value, detail",
-    empty=(b"", "Idempotency-Key is empty."),
-    space=(b"abcdefgh ij", "Idempotency-Key contains a space at position 9."),
     tab=(b"abc\tdef", "Idempotency-Key contains a tab at position 4."),
     utf_8=(b"a\xc3\xbc", "Idempotency-Key contains a character outside of ASCII at position 2."),
-    comma=(b"abc,def", "Idempotency-Key contains a comma at position 4."),
-    long=(b"k" * 256, "Idempotency-Key is longer than 255 characters."),
     very_long=(b'"' + b"k" * 9999, "Idempotency-Key is longer than 255 characters."),
     unclosed=(b'"abc', "Idempotency-Key is not a well-formed quoted string at position 5."),
     parameters=(b'"abc";v=1', "Idempotency-Key has parameters, which mean nothing on a key."),
@@ -149,21 +145,15 @@ def test_composed_of_body(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (digest(one) == digest(other)) == (one == other)
 
 
-NO_NUMBER = "is neither a string nor a whole number in plain digits"
-VALUES = (b"null", b"true", b'["a"]', b"{}", b"1e3", b"-0", b"1.5")
-
-
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        *[pytest.param(b'{"id": %b}' % value, NO_NUMBER, id=value.decode()) for value in VALUES],
         pytest.param(b'{"id": 1%b}' % (b"0" * 255), "is longer than 255 characters", id="long-number"),
-        pytest.param(b'{"id": ""}', "is empty", id="empty"),
         pytest.param(b'{"id": "%b"}' % (b"x" * 256), "is longer than 255 characters", id="long"),
         pytest.param(b'{"id": "a", "id": "b"}', "not a JSON document", id="duplicate-member"),
         pytest.param(b"id=a", "not a JSON document", id="form"),
         pytest.param(b'{"id": "\xff"}', "not a JSON document", id="not-utf-8"),
-        *[pytest.param(body, None, id=f"missing-{body!r}") for body in (b"", b"{}", b"[]")],
+        pytest.param(b"[]", None, id="missing"),
     ],
 )
 def test_body_part_fault(body: bytes, fault: str | None) -> None:

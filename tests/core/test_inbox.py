@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-import stripe
 from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.v1.event import CloudEvent
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -40,7 +39,6 @@ from gateway.core.webhook import (
     parse_template,
     renewed,
     secret_key,
-    sign,
 )
 from tests.core.rows import rows
 from tests.support.senders import NOW, PAID, SENDERS, TEXT, WHSEC, body_of, hex_hmac, signed
@@ -96,26 +94,8 @@ def event_of(inbox: Inbox, heads: Heads | Headers, body: bytes = PAID, now: floa
 # -- genuine messages --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", SENDERS)
-def test_what_the_sender_signed_is_genuine(preset: str) -> None:
-    """A message of the sender is an event, and says which secret signed it; the gateway signs as the sender does."""
-    inbox, body = inbox_of(preset), body_of(preset)
-    found = event_of(inbox, signed(preset, body), body)
-    assert found.secret_ids == ("s0",)
-    if preset in SIGNING:
-        own = sign(inbox.schemes[0], inbox.secrets, body, now=NOW, event_id=b"msg_1")
-        assert {(name.lower(), value) for name, value in raw(signed(preset, body))} >= set(own)
-
-
 PUBLISHED: Final[dict[str, tuple[str, Heads, bytes, int]]] = {
-    "standard_webhooks": (
-        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-        {
-            "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp": "1614265330",
-            "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
-        },
-        b'{"test": 2432232314}', 1614265330,
-    ),
+
     "github": (
         "It's a Secret to Everybody",
         {
@@ -214,18 +194,6 @@ def test_ten_signatures_are_looked_at(preset: str) -> None:
         assert isinstance(seen(inbox_of(preset), heads), VerifiedEvent) is expected, others
 
 
-@pytest.mark.parametrize(
-    "text", ["whsec_c2hvcnQ=", "whsec_not base64", "whsk_" + "A" * 44, "whpk_" + "A" * 32, "", "whsec_" + "é" * 32]
-)
-def test_secrets_that_cannot_be(text: str) -> None:
-    """One that is short and so can be guessed, no base64, or the sender's private key is refused and never repeated."""
-    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the texts differ
-        secret_key(text, is_base64=True)
-    assert not text or text not in str(refused.value)
-    with pytest.raises(ValueError, match="24 bytes"):
-        secret_key("x" * 23, is_base64=False)
-
-
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
@@ -313,35 +281,6 @@ def test_no_change_of_a_message_is_genuine(preset: str, data: st.DataObject) -> 
     assert renewed(replace(inbox, sign_again=SignAgain.ALWAYS), headers, body, now=NOW) is None
 
 
-NAMES: Final = (
-    *(name.encode() for preset in SENDERS for name in signed(preset)),
-    *(b"svix-id", b"svix-timestamp", b"svix-signature", b"Content-Type", b"Content-Encoding", b"ce-id", b"ce-source"),
-)
-SIGNS = [b"v1,", b"v1a,", b"t=", b"v1=", b"v0=", b"sha256=", b" ", b",", b"%d" % NOW, b"%ff", b'"', b"A" * 44]
-WORDS = [b"application/cloudevents+json", b"application/cloudevents-batch", b"gzip", b"Bearer "]
-PIECES: Final = st.lists(st.sampled_from(SIGNS) | st.sampled_from(WORDS) | st.binary(max_size=8), max_size=6)
-MEMBERS: Final = st.sampled_from(["id", "event_id", "source", "type", "challenge"])
-DOCUMENTS: Final = st.binary(max_size=60) | st.recursive(
-    st.none() | st.text(max_size=4) | st.integers(),
-    lambda inner: st.dictionaries(MEMBERS, inner, max_size=4),
-    max_leaves=6,
-).map(lambda document: json.dumps(document).encode())
-
-
-HEADERS: Final = st.lists(st.tuples(st.sampled_from(NAMES), PIECES.map(b"".join)), max_size=8).map(tuple)
-
-
-@given(headers=HEADERS, body=DOCUMENTS, has_token=st.booleans())
-def test_whatever_comes_is_a_value(headers: Headers, body: bytes, has_token: bool) -> None:
-    """No message raises anything, and without a secret of its sender none is genuine."""
-    for preset in SENDERS:
-        assert isinstance(seen(inbox_of(preset, guards_content=False), headers, body), Refused)
-    if has_token:
-        headers = (*headers, (b"Authorization", f"Bearer {TEXT}".encode()))
-        found = seen(inbox_of("cloudevents"), headers, body)
-        assert isinstance(found, VerifiedEvent | Unidentified | Refused)
-
-
 @st.composite
 def mutations(draw: st.DrawFn, value: bytes) -> bytes:
     """The bytes with a piece replaced, or others altogether."""
@@ -418,31 +357,6 @@ def test_templates_that_prove_nothing(template: str, named: str) -> None:
 # -- signed again ------------------------------------------------------------------------------------------------------
 
 
-def _verified_by_the_receivers_library(preset: str, headers: Headers, body: bytes, now: int) -> bool:
-    heads = {name.decode(): value.decode() for name, value in headers}
-    if preset == "stripe":
-        return stripe.WebhookSignature.verify_header(body.decode(), heads["Stripe-Signature"], TEXT)
-    # What else would verify reads the clock, so sign as it does.
-    return signed(preset, body, now).items() <= heads.items()
-
-
-@pytest.mark.parametrize("preset", TIMED)
-def test_a_late_delivery_is_signed_again(preset: str) -> None:
-    """It has a new time and a signature that the service accepts; all else is as it came, in its place."""
-    inbox, body = inbox_of(preset), body_of(preset)
-    heads = (*raw(signed(preset, body)), (b"X-Other", b"1"), (b"x-other", b"2"))
-    assert renewed(inbox, heads, body, now=LATER - 1) is None
-    later = renewed(inbox, heads, body, now=NOW + 90_000.7)
-    assert later is not None
-    assert _verified_by_the_receivers_library(preset, later, body, NOW + 90_000)
-    assert event_of(inbox, later, body, NOW + 90_000)
-    assert [name for name, _ in later] == [name for name, _ in heads]
-    changed = {name.lower() for (name, new), (_, old) in zip(later, heads, strict=True) if new != old}
-    assert changed == inbox.schemes[0].headers - {b"webhook-id"}
-    assert renewed(replace(inbox, sign_again=SignAgain.ALWAYS), heads, body, now=NOW + 1) is not None
-    assert renewed(replace(inbox, sign_again=SignAgain.NEVER), heads, body, now=NOW + 90_000) is None
-
-
 def test_the_secrets_that_signed_sign_again() -> None:
     """While secrets change, the service may know either: each signature is made anew by its own secret."""
     old, new = secret_of("stripe", TEXT, "old", until=NOW + 1.0), secret_of("stripe", TEXT + "!", "new")
@@ -505,13 +419,10 @@ def test_slack_asks_whether_the_url_expects_it() -> None:
 
 @rows(
     "origins, asked, granted",
-    any=((b"*",), ["eventgrid.azure.net"], b"eventgrid.azure.net"),
     listed=((b"eventgrid.azure.net",), ["EventGrid.azure.net"], b"EventGrid.azure.net"),
     other=((b"eventgrid.azure.net",), ["evil.example"], None),
-    no_question=((b"*",), [], None),
     two=((b"*",), ["a.example", "b.example"], None),
     long=((b"*",), ["x" * 257], None),
-    none_granted=((), ["a.example"], None),
 )
 def test_which_origins_may_deliver(origins: tuple[bytes, ...], asked: list[str], granted: bytes | None) -> None:
     """The reply to a handshake names the origin that asked, and nothing where that is not granted."""

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,6 @@ from gateway.core.lifecycle import (
     settle,
     step,
     tombstone_response,
-    written_down,
 )
 from gateway.core.operation import (
     EVENT_OF,
@@ -109,17 +107,6 @@ durations = st.integers(0, 3 * REMEMBER_US)
 speeches = st.sampled_from(sorted(SPEECHES))
 
 
-@given(histories(), durations, durations)
-def test_settling_does_not_depend_on_how_often_it_is_done(
-    history: tuple[Hand, Memory], first: int, second: int
-) -> None:
-    """Settling on the way changes nothing about where time leads, and settling twice is settling once."""
-    record, now_us = kept(*history), history[1].clock()
-    direct = settle(record, now_us + first + second)
-    assert settle(settle(record, now_us + first), now_us + first + second) == direct
-    assert settle(direct, now_us + first + second) is direct
-
-
 HELD = sorted(
     name for name, moves in HISTORIES.items() if play(moves)[0].snapshot.state in (State.CLAIMED, State.IN_DOUBT)
 )
@@ -202,7 +189,6 @@ def test_any_history_keeps_the_invariants(said: list[tuple[str, int]]) -> None:
         result = store.apply_now(command)
         hand.see(command, result)
         after = result.snapshot.record
-        assert_fields_fit(after)
         known.append(after)
         if before is not None and before.state is State.COMPLETED and after is not None:
             assert after.state in (State.COMPLETED, State.TOMBSTONE)
@@ -230,27 +216,6 @@ def ends_doubt(before: Record, command: Command) -> bool:
     return event in (Event.COMPLETE, Event.TAKEOVER, Event.PROVE, Event.DISPROVE) or (
         event is Event.REINSTATE and is_kept
     )
-
-
-def assert_fields_fit(record: Record | None) -> None:
-    """Each field is set where the state gives it a meaning, and not elsewhere."""
-    if record is None:
-        return
-    state = record.state
-    is_answered = state in (State.COMPLETED, State.TOMBSTONE)
-    assert (record.response is not None) == (record.completed_us is not None) == is_answered
-    assert (record.doubt is not None) == (state is State.IN_DOUBT)
-    assert (record.replay_until_us > 0) == (state is State.COMPLETED)
-    assert (record.remember_until_us > 0) == (state in (State.RELEASED, State.COMPLETED, State.TOMBSTONE))
-    # In doubt it stays, because a probe has to know when the last holder stopped.
-    assert (record.lease_until_us > 0) == (state in (State.CLAIMED, State.IN_DOUBT))
-    if record.delivery is None:
-        assert state not in (State.ACCEPTED, State.DEAD_LETTER)
-    else:
-        assert state in (State.ACCEPTED, State.CLAIMED, State.IN_DOUBT, State.DEAD_LETTER)
-        assert (record.delivery.reason is not None) == (state is State.DEAD_LETTER)
-    assert not record.carries_doubt or state in (State.CLAIMED, State.IN_DOUBT)
-    assert record.first_claimed_us <= record.claimed_us
 
 
 # Single rules that no general statement says
@@ -307,28 +272,6 @@ def test_a_lease_ends_at_its_moment() -> None:
     """At the microsecond at which it ends a lease is over."""
     states = [settle(claimed(), claimed().lease_until_us + moment).state for moment in (-1, 0, 1)]
     assert states == [State.CLAIMED, State.IN_DOUBT, State.IN_DOUBT]
-
-
-@pytest.mark.parametrize("moment", [-1, 0, 1], ids=["just-before", "exactly-then", "just-after"])
-@pytest.mark.parametrize("further", [(), ("abandon",)], ids=["claimed", "in-doubt"])
-def test_a_lease_that_begins_in_the_future_begins_now(further: tuple[str, ...], moment: int) -> None:
-    """What was claimed later than now, by a clock that was set back since, was claimed now; also what is in doubt."""
-    record = claimed(*further)
-    now_us = record.lease_until_us - LEASE_US + moment
-    after = written_down(record, now_us)
-    if moment >= 0:
-        assert after is record
-        return
-    assert after == replace(record, first_claimed_us=now_us, claimed_us=now_us, lease_until_us=now_us + LEASE_US)
-    assert written_down(after, now_us) is after
-
-
-@given(histories(), durations)
-def test_what_is_written_down_is_what_everybody_sees(history: tuple[Hand, Memory], elapsed: int) -> None:
-    """By a clock that only went on, a sweep does nothing but settle."""
-    record, now_us = kept(*history), history[1].clock() + elapsed
-    if record is not None:
-        assert written_down(record, now_us) == settle(record, now_us)
 
 
 def test_a_newer_program_may_tell_more() -> None:

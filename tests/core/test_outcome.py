@@ -146,33 +146,6 @@ def test_a_gateway_behind_this_one(verdict: Verdict) -> None:
         assert meaning(200, policy, tuple((b"Idempotency-Status", word) for word in words)) is meant
 
 
-OUTSTANDING: Final = [
-    b'{"title":"A request is outstanding for this Idempotency-Key","type":"https://example.com/idempotency"}',
-    b'{"error":{"type":"idempotency_error","code":"idempotency_key_in_use","message":"There is another one"}}',
-    b'{"title":"Conflict","detail":"A request with Idempotency-Key 3fa85f64-5717 is still being processed."}',
-    b'{"name":"RESOURCE_CONFLICT","details":[{"issue":"PREVIOUS_REQUEST_IN_PROGRESS"}]}',
-    b'"Concurrent request with the same idempotency key"',
-]
-BUSINESS: Final = [
-    b'{"error":"the order is being processed"}',
-    b'{"error":"the account is locked by another transfer in progress"}',
-    b'{"error":"This Idempotency-Key was already used, and its request has been processed"}',
-    b'{"code":"version_conflict","message":"If-Match does not hold"}',
-]
-
-
-@pytest.mark.parametrize("preset", [Preset.STANDARD, Preset.PAYMENTS])
-@pytest.mark.parametrize("headers", [(), ((b"Retry-After", b"1"),)], ids=["", "retry-after"])
-def test_a_conflict_that_says_outstanding(preset: Preset, headers: Headers) -> None:
-    """Another request with this key runs: nobody knows yet what it comes to. A conflict of the business is final."""
-    usual, says = StatusPolicy(preset), StatusPolicy(preset, {409: Meaning.FINAL})
-    final = Meaning.RETRYABLE if headers else Meaning.FINAL
-    for bodies, meant in ((OUTSTANDING, Meaning.IN_DOUBT), (BUSINESS, final)):
-        assert {body: meaning(409, usual, headers, body=body) for body in bodies} == dict.fromkeys(bodies, meant)
-    assert {meaning(status, usual, headers, body=OUTSTANDING[0]) for status in (400, 422)} == {final}
-    assert meaning(409, says, headers, body=OUTSTANDING[0]) is Meaning.FINAL
-
-
 @pytest.mark.parametrize("status", [409, 425])
 def test_progress_on_resend(status: int) -> None:
     """Where recovery sends again, 409 and 425 may be the upstream's own "in progress"."""

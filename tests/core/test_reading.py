@@ -13,12 +13,10 @@ from gateway.core.message import IndexedHeaders
 from gateway.core.outcome import (
     RESOURCE_BYTES_MAX,
     ResponseRule,
-    VersionHeader,
     fetch_target,
     is_address,
     is_target,
     resource_in,
-    version_of,
 )
 
 HOSTS = (b"api.test", b"127.0.0.1:9000", b"")
@@ -104,18 +102,6 @@ def test_an_address_can_be_sent_as_a_location(text: str) -> None:
         assert text.isprintable()
         assert " " not in text
         assert text.lower().startswith(("/", "http://", "https://"))
-
-
-def test_a_version_is_what_route_or_request_name() -> None:
-    """Equal names are one version, however long; without a name none is known."""
-    header = VersionHeader(b"api-version")
-    assert version_of(b"v3", ()) == version_of(b"v3", ((b"API-Version", b"2"),)) != b""
-    assert version_of(header, ((b"API-Version", b"v3"),)) == version_of(b"v3", ())
-    assert version_of(header, ()) == version_of(None, ((b"API-Version", b"v3"),)) == b""
-    values = [((b"API-Version", value),) for value in (b"1", b"2", b"x" * 1_000_000)]
-    versions = [version_of(header, each) for each in (*values, values[0] + values[1])]
-    assert {len(version) for version in set(versions)} == {16}
-    assert len(set(versions)) == len(versions)
 
 
 def rule(*statuses: int, **where: str) -> ResponseRule:

@@ -105,18 +105,6 @@ async def test_readiness(facts: dict[str, bool], target: str, status: int) -> No
         assert (await request(port, "GET", target)).status == status
 
 
-async def test_readiness_lists_the_parts() -> None:
-    """Somebody who looks sees at once which part it is."""
-    for facts, status, said in (
-        (UP | {"fast_up": False}, "ready", {"durable": "up", "fast": "down", "draining": False}),
-        ({"serving": True, "draining": True}, "not ready", {"durable": "down", "fast": "absent", "draining": True}),
-    ):
-        async with serving(Health(**facts)) as port:
-            response = await request(port, "GET", "/readyz")
-        assert response.json() == {"status": status, "parts": {"listener": "up", "memory": "whole", **said}}
-        assert response.header("Content-Type") == "application/json"
-
-
 def test_why_a_store_is_down_is_among_the_parts() -> None:
     """Whoever looks finds the last cause, of a worker's store too, and none once the store is up."""
     health, whole = Health(fast_up=False), Health()

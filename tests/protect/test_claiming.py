@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from gateway.core.lifecycle import settle as settled
-from gateway.core.operation import Abandon, Disprove, Record, Release, Snapshot, State
+from gateway.core.operation import Abandon, Disprove, Record, Snapshot, State
 from gateway.core.verdict import Verdict
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.store.base import Amnesic, EpochChanged, NotApplied, Unreadable, Unstorable
+from gateway.store.base import Amnesic, EpochChanged, NotApplied, Unstorable
 from tests.conformance.hand import REMEMBER_US, SAME, new_identity
 from tests.support.coordination import INFO, LEASE_SECONDS, Office, claiming_on, coordination, heard, request_for
 from tests.support.eventually import eventually
@@ -156,19 +156,6 @@ async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault,
     assert await ended(it) is state
 
 
-@pytest.mark.parametrize("read", [None, refused(), withheld()], ids=["free", "away", "withheld"])
-@in_virtual_time
-async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Fault | None) -> None:
-    """Where the store cannot be read either, or has nothing, the request goes on without it; but never where it has."""
-    it = await bench()
-    it.store.on("claim", refused())
-    if read is not None:
-        it.store.on("read", read)
-    answer = given_up(await it.claim(is_executed_anyway=True))
-    assert answer.is_definite
-    assert answer.is_refused == (read is not None and isinstance(read.error, Unreadable))
-
-
 @in_virtual_time
 async def test_two_claims_that_cross_on_their_way_have_one_grant() -> None:
     """A claim that was on its way while another gateway's was granted sees that one's record, and leaves it alone."""
@@ -239,21 +226,6 @@ async def test_a_cancelled_claim_is_released(side: str, is_executed_anyway: bool
     it.memory.clock.advance(LEASE_SECONDS)
     assert await ended(it) is (State.IN_DOUBT if is_takeover else State.RELEASED)
     assert isinstance(await it.claim(), Seen if is_takeover else Granted)
-
-
-@in_virtual_time
-async def test_a_pursuit_never_claims_what_was_released_since() -> None:
-    """A lost retry that is said again after others were there finds its token gone."""
-    it = await bench()
-    first = granted(await it.claim())
-    await it.store.apply(Release(it.operation_id, first.token, first.attempt_id, REMEMBER_US))
-    it.store.on("claim", Fault(), *[dropped()] * 5)
-    assert isinstance(await it.claim(), Unavailable)
-    other = granted(await it.claim(it.gateway()))
-    await it.store.apply(Release(it.operation_id, other.token, other.attempt_id, REMEMBER_US))
-    before = it.record
-    await it.claiming.wait_pursuits_ended()
-    assert it.record == before
 
 
 @in_virtual_time

@@ -12,9 +12,9 @@ import pytest
 
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import StoredResponse
-from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, Release, State
+from gateway.core.operation import Claim, Command, Complete, Disprove, Prove, Record, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import OperationSettled, WriteRefused
+from gateway.observe.facts import OperationSettled
 from gateway.protect import claiming, operation
 from gateway.protect.reply import Reply
 from gateway.protect.request import Untouched
@@ -132,20 +132,13 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         assert len(office.upstream.requests) == 1
 
 
-@pytest.mark.parametrize("is_less_taken", [True, False], ids=["taken-without-its-body", "never-taken"])
-async def test_an_answer_that_the_store_can_never_take(tmp_path: Path, is_less_taken: bool) -> None:
-    """It is recorded with less, or kept in the journal; it is never executed again."""
+async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
+    """It is recorded with less, and never executed again."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(201, body=b"charged"))
-        if is_less_taken:
-            office.store.on("complete", TOO_LONG)
-            reply = await office.reply()
-            assert (heard(reply), reply.body) == ((201, Verdict.RESPONSE_NOT_STORED), b"charged")
-        else:
-            office.store.break_("complete", fault=TOO_LONG)
-            assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
-            await idle(office)
-            assert office.journal.tally.waiting == 1
+        office.store.on("complete", TOO_LONG)
+        reply = await office.reply()
+        assert (heard(reply), reply.body) == ((201, Verdict.RESPONSE_NOT_STORED), b"charged")
         assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
         assert len(office.upstream.requests) == 1
 
@@ -163,17 +156,6 @@ async def test_a_defect_while_recording(tmp_path: Path) -> None:
 # Fences
 
 
-AFTER_ITS_LEASE: dict[str, tuple[tuple[int, Verdict], State, tuple[int, Verdict]]] = {
-    # What others did: what the first caller hears, the state, and what one hears who waited.
-    "nothing": ((200, Verdict.STORED), State.COMPLETED, (200, Verdict.REPLAYED)),
-    "disproved": ((200, Verdict.STORED), State.COMPLETED, (200, Verdict.REPLAYED)),
-    "disproved-claimed": ((409, Verdict.IN_FLIGHT), State.CLAIMED, (409, Verdict.IN_FLIGHT)),
-    "disproved-claimed-released": ((502, Verdict.IN_DOUBT), State.RELEASED, (503, Verdict.RELEASED)),
-    "disproved-claimed-completed": ((202, Verdict.REPLAYED), State.COMPLETED, (202, Verdict.REPLAYED)),
-    "proved": ((202, Verdict.RECOVERED), State.COMPLETED, (202, Verdict.RECOVERED)),
-}
-
-
 def others_did(office: Office, what: str) -> None:
     """Say what others say of the operation, whose lease is over."""
     operation_id, token = office.record.identity.operation_id, office.record.token
@@ -184,32 +166,8 @@ def others_did(office: Office, what: str) -> None:
     if "claimed" in what:
         other = claimed_by_another(office)
         ids = (operation_id, other.token, other.attempt_id)
-        if what.endswith("released"):
-            say(office, Release(*ids, WINDOW_US))
         if what.endswith("completed"):
             say(office, Complete(*ids, THEIRS, WINDOW_US, WINDOW_US))
-    if what.endswith("erased"):
-        office.memory.records.clear()
-
-
-@pytest.mark.parametrize("others", AFTER_ITS_LEASE)
-async def test_an_answer_that_comes_after_its_lease(tmp_path: Path, others: str) -> None:
-    """It is recorded while nobody went on without it; else its client hears what the record says, and no rule 19."""
-    first, state, waited = AFTER_ITS_LEASE[others]
-    async with coordination(tmp_path) as office:
-        gate = office.store.stop_before("complete")
-        task = office.ask()
-        await gate.reached.wait()
-        waiter = office.ask()
-        await office.wait_for_waiters()
-        office.pass_time(LEASE_SECONDS)
-        others_did(office, others)
-        gate.opened.set()
-        reply = await task
-        assert (heard(reply), office.state, heard(await waiter)) == (first, state, waited)
-        assert first[0] != 202 or (isinstance(reply, Reply) and reply.body == b"theirs")
-        assert len(office.told(WriteRefused)) == (others not in ("nothing", "disproved"))
-        assert len(office.upstream.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -262,7 +220,6 @@ async def test_a_duplicate_while_the_store_is_away_and_the_lease_is_over(tmp_pat
         ("nothing", (409, Verdict.IN_FLIGHT)),
         ("proved", (202, Verdict.RECOVERED)),
         ("disproved", (503, Verdict.RELEASED)),
-        ("disproved-erased", (503, Verdict.RELEASED)),
         ("disproved-claimed", (409, Verdict.IN_FLIGHT)),
         ("disproved-claimed-completed", (202, Verdict.REPLAYED)),
     ],
@@ -352,21 +309,6 @@ async def test_doubt_about_a_request_that_cannot_be_compared(tmp_path: Path, rou
         assert heard(await office.reply(route=accepting)) == (200, recovered)
 
 
-async def test_a_window_that_ends_while_the_outcome_is_recorded(tmp_path: Path) -> None:
-    """A duplicate that comes after the window gets no replay, also where the recording has yet to return."""
-    async with coordination(tmp_path, route={"retention": {"replay": "5s", "remember": "1d"}}) as office:
-        gate = Gate()
-        office.store.on("complete", Fault(after=gate))
-        asked = office.ask()
-        await gate.reached.wait()
-        office.pass_time(6)
-        late = office.ask()
-        await office.wait_for_waiters()
-        gate.opened.set()
-        assert heard(await asked) == (200, Verdict.STORED)
-        assert heard(await late) == (410, Verdict.KEY_EXPIRED)
-
-
 @pytest.mark.parametrize("is_held_up", [False, True], ids=["after-it-was-kept", "before-it-was-kept"])
 async def test_a_window_that_may_be_over_while_the_answer_is_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held_up: bool
@@ -431,9 +373,6 @@ async def test_without_a_store(tmp_path: Path) -> None:
         office.store.mend()
         await office.claiming.wait_pursuits_ended()
         assert office.state is State.IN_DOUBT
-
-
-# Bodies
 
 
 # Callers who leave

@@ -97,22 +97,6 @@ async def test_a_response_in_another_process_s_journal(desk: Desk, tmp_path: Pat
     await other.close()
 
 
-async def test_a_response_that_was_refused(desk: Desk) -> None:
-    """While the record is in doubt by this very attempt it is how that ended, whoever said that nothing happened."""
-    for speeches in ((), (Hand.abandon, Hand.disprove)):
-        hand = await desk.keep()
-        await do(desk.store, hand, *speeches)
-        entry = (await desk.journal.waiting(None, limit=2, bytes_max=1_000_000))[-1]
-        if not speeches:
-            await desk.journal.refuse([(entry.entry_id, "too long")])
-        assert await desk.found(hand) is State.COMPLETED
-        if not speeches:
-            desk.store.break_("read", fault=refused())
-            with pytest.raises(NotApplied):
-                await desk.found(hand)
-            desk.store.mend()
-
-
 @pytest.mark.parametrize(
     ("memory", "later_us"),
     [("another", 0), ("", 0), ("memory", microseconds(REPLAY_SECONDS)), ("memory", -1)],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from gateway.core.operation import CUT, Complete, Snapshot, State, microseconds
+from gateway.core.operation import CUT, Snapshot, State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import Events, Fact, ProbeFinding, ProbeMade
+from gateway.observe.facts import Events
 from gateway.protect import probing
 from gateway.protect.probing import Prober
 from gateway.store.base import StoreError
-from tests.conformance.hand import ANSWER, REMEMBER_US, REPLAY_US
 from tests.support.coordination import LEASE_SECONDS, Office, coordination, no_journals
 from tests.support.faulty_store import Fault, lost, refused
 from tests.support.memory_store import MemoryStore
@@ -40,15 +38,10 @@ class Case:
 
     office: Office
     prober: Prober
-    facts: list[Fact]
 
     @property
     def probes(self) -> int:
         return sum(each.method == "GET" for each in self.office.upstream.requests)
-
-    @property
-    def findings(self) -> list[ProbeFinding]:
-        return [fact.finding for fact in self.facts if isinstance(fact, ProbeMade)]
 
     @property
     def snapshot(self) -> Snapshot:
@@ -65,44 +58,26 @@ class Case:
         changed = replace(record, probe=None, request=request)
         self.office.memory.records[record.identity.operation_id] = changed
 
-    async def resolve(self, wait_seconds: float) -> Snapshot | None:
-        return await self.prober.resolve(self.office.route, self.office.record.identity.operation_id, wait_seconds)
-
-    def answer_late(self) -> None:
-        """The holder's answer arrives after all."""
-        record = self.office.record
-        ids = (record.identity.operation_id, record.token, record.attempt_id)
-        MemoryStore(self.office.memory).apply_now(Complete(*ids, ANSWER, REPLAY_US, REMEMBER_US))
-
 
 @asynccontextmanager
-async def in_doubt(
-    directory: Path,
-    answer: Answer,
-    *,
-    may_recover: Callable[[Snapshot], bool] = lambda _: True,
-    stored_bytes_max: int = 1000,
-    **probe: Any,
-) -> AsyncIterator[Case]:
+async def in_doubt(directory: Path, answer: Answer, **probe: Any) -> AsyncIterator[Case]:
     """The upstream answers probes with `answer`; `probe` changes how the route asks."""
-    route = {"recovery": {"probe": PROBE | probe}, "response": {"max_stored_bytes": stored_bytes_max}}
-    async with coordination(directory, route=route) as office:
+    async with coordination(directory, route={"recovery": {"probe": PROBE | probe}}) as office:
         office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
         assert (await office.reply()).status == 502
         office.upstream.on(None, answer)
         office.store.said.clear()
-        facts: list[Fact] = []
         prober = Prober(
             office.store,
-            Events(facts.append),
+            Events(),
             service="shop",
-            may_recover=may_recover,
+            may_recover=lambda _: True,
             is_known=no_journals,
             who="a probe",
             steady_seconds=lambda: 10**9,
         )
         try:
-            yield Case(office, prober, facts)
+            yield Case(office, prober)
         finally:
             await prober.close()
 
@@ -153,21 +128,6 @@ async def test_who_waits_never_lengthens_the_pause(tmp_path: Path) -> None:
         assert case.office.state is State.COMPLETED
 
 
-async def test_an_answer_that_came_before_the_question(tmp_path: Path) -> None:
-    """What is out of doubt when the probe would begin is told, and nobody asked; nor before its owner had its time."""
-    async with in_doubt(tmp_path, DONE, may_recover=lambda _: False) as case:
-        assert await case.probe() is None
-    async with in_doubt(tmp_path / "answered", DONE) as case:
-        gate = case.office.store.stop_before("read")
-        asked = asyncio.create_task(case.probe())
-        await gate.reached.wait()
-        case.answer_late()
-        gate.opened.set()
-        assert await asked == await case.probe() == case.snapshot
-        assert case.office.state is State.COMPLETED
-        assert case.probes == 0
-
-
 @pytest.mark.parametrize(
     ("followed", "state"),
     [
@@ -189,35 +149,6 @@ async def test_the_answer_that_is_named(tmp_path: Path, followed: Answer, state:
         assert response is None or response.body == b"the charge"
 
 
-@pytest.mark.parametrize(
-    ("answer", "stored_bytes_max", "kept"),
-    [
-        (DONE, 2, b"so"),
-        (DONE, 1, None),
-        (replace(DONE, body=b""), 0, None),
-        (replace(DONE, headers=(("Content-Type", "text/event-stream"),)), 1000, None),
-    ],
-    ids=["just-fits", "too-long", "nothing-is-kept", "event-stream"],
-)
-@pytest.mark.parametrize("read_bytes_max", [None, 1], ids=["", "too-long-to-be-read"])
-async def test_how_much_of_a_found_answer_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, stored_bytes_max: int, kept: bytes | None,
-    read_bytes_max: int | None,
-) -> None:  # fmt: skip
-    """As much, and for as long, as of one that came in time."""
-    if read_bytes_max is not None:
-        monkeypatch.setattr(probing, "_BODY_BYTES_MIN", read_bytes_max)
-    answer = replace(answer, headers=(*answer.headers, ("Idempotency-Retention", "10")))
-    async with in_doubt(tmp_path, answer, stored_bytes_max=stored_bytes_max) as case:
-        found = await case.probe()
-        assert found is not None
-        assert found.record is not None
-        assert found.record.response is not None
-        assert found.record.response.body == kept
-        assert found.record.replay_until_us - found.now_us == microseconds(10)
-        assert found.record.remember_until_us - found.now_us == case.office.route.retention.remember_us
-
-
 @pytest.mark.parametrize("fault", [lost(), refused()], ids=["effect", "no-effect"])
 async def test_a_finding_is_written_until_it_is_known_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
@@ -233,17 +164,3 @@ async def test_a_finding_is_written_until_it_is_known_to_be(
         case.office.store.break_("prove", fault=fault)
         with pytest.raises(StoreError):
             await case.probe()
-
-
-# Those who wait for one
-
-
-async def test_a_store_that_is_away_ends_the_wait(tmp_path: Path) -> None:
-    """Nothing can be found then, and nobody is asked; nor for those who come after the end."""
-    async with in_doubt(tmp_path, DONE) as case:
-        case.office.store.break_("read", fault=refused())
-        assert await case.resolve(30.0) is None
-        case.office.store.mend()
-        await case.prober.close()
-        assert await case.resolve(30.0) is None
-        assert case.probes == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.store.base import Store
+import pytest
+
+from gateway.store.base import NotApplied, Store
 from gateway.store.postgres.store import PostgresStore
 from tests.conformance.cases import one_of_every_kind
 from tests.conformance.hand import Hand, do, increasing, started, state
@@ -12,6 +14,12 @@ from tests.conformance.stores import Database
 
 # Long enough that only a missed wake-up reaches it.
 PATIENCE_SECONDS = 20.0
+
+
+async def test_a_store_that_was_not_started_changes_nothing(database: Database) -> None:
+    for verb, said in (("apply", Hand().claim()), ("sweep", 10)):
+        with pytest.raises(NotApplied):
+            await getattr(database.open_store(), verb)(said)
 
 
 async def test_a_restart_forgets_nothing(database: Database) -> None:

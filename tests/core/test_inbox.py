@@ -194,6 +194,14 @@ def test_ten_signatures_are_looked_at(preset: str) -> None:
         assert isinstance(seen(inbox_of(preset), heads), VerifiedEvent) is expected, others
 
 
+@pytest.mark.parametrize("text", ["whsec_not base64", "whsk_" + "A" * 44, "whpk_" + "A" * 32])
+def test_secrets_that_cannot_be(text: str) -> None:
+    """What is no base64, the sender's private key, or a public one of another length is refused and never repeated."""
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the texts differ
+        secret_key(text, is_base64=True)
+    assert text not in str(refused.value)
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 

@@ -146,6 +146,21 @@ def test_a_gateway_behind_this_one(verdict: Verdict) -> None:
         assert meaning(200, policy, tuple((b"Idempotency-Status", word) for word in words)) is meant
 
 
+@pytest.mark.parametrize(
+    ("body", "meant"),
+    [
+        (b'{"errors":[{"message":"request with this idempotency key is already in progress"}]}', Meaning.IN_DOUBT),
+        (b'[{"detail":"This Idempotency-Key was already used, and its request was processed"}]', Meaning.FINAL),
+    ],
+    ids=["outstanding", "business"],
+)
+def test_a_conflict_says_anywhere_that_a_request_is_outstanding(body: bytes, meant: Meaning) -> None:
+    """Then nobody knows yet what it comes to; what the route says of the status counts before that."""
+    assert meaning(409, StatusPolicy(Preset.STANDARD), body=body) is meant
+    assert meaning(422, StatusPolicy(Preset.STANDARD), body=body) is Meaning.FINAL
+    assert meaning(409, StatusPolicy(Preset.STANDARD, {409: Meaning.FINAL}), body=body) is Meaning.FINAL
+
+
 @pytest.mark.parametrize("status", [409, 425])
 def test_progress_on_resend(status: int) -> None:
     """Where recovery sends again, 409 and 425 may be the upstream's own "in progress"."""

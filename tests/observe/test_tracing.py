@@ -267,6 +267,17 @@ async def test_a_collector_that_hangs_hinders_nobody(collector: Collector, tmp_p
     assert loop.time() - stopping < 4.0
 
 
+async def test_a_resend_links_to_the_attempt_in_doubt(collector: Collector, tmp_path: Path) -> None:
+    """It is an execution of its own, in the trace of its caller."""
+    async with traced(tmp_path, collector, route={"recovery": "resend"}) as running:
+        running.upstream.on("/charges", Answer(ending=Ending.RESET, bytes_max=0), Answer(201))
+        assert status_of(await running.send()) == (502, "in-doubt")
+        assert status_of(await running.send()) == (201, "stored")
+        first, _, again, attempt = await collector.wait_for(4)
+    assert_follows(again, first)
+    assert about(attempt)["http.request.resend_count"] == 1
+
+
 async def test_what_was_sampled_is_followed_after_a_reload(collector: Collector, tmp_path: Path) -> None:
     """A probe of a request that was sampled is, too, although hardly any request is from now on."""
     async with traced(tmp_path, collector, route=probed()) as running:

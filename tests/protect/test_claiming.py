@@ -13,7 +13,7 @@ from gateway.core.lifecycle import settle as settled
 from gateway.core.operation import Abandon, Disprove, Record, Snapshot, State
 from gateway.core.verdict import Verdict
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.store.base import Amnesic, EpochChanged, NotApplied, Unstorable
+from gateway.store.base import Amnesic, EpochChanged, NotApplied, Unreadable, Unstorable
 from tests.conformance.hand import REMEMBER_US, SAME, new_identity
 from tests.support.coordination import INFO, LEASE_SECONDS, Office, claiming_on, coordination, heard, request_for
 from tests.support.eventually import eventually
@@ -154,6 +154,19 @@ async def test_a_claim_that_a_forgetful_store_has_granted_is_ended(fault: Fault,
     it.store.on("claim", fault, GONE, GONE)
     assert given_up(await it.claim()).is_amnesic
     assert await ended(it) is state
+
+
+@pytest.mark.parametrize("read", [None, refused(), withheld()], ids=["free", "away", "withheld"])
+@in_virtual_time
+async def test_a_key_that_is_not_known_is_executed_as_the_route_chose(read: Fault | None) -> None:
+    """Where the store cannot be read either, or has nothing, the request goes on without it; but never where it has."""
+    it = await bench()
+    it.store.on("claim", refused())
+    if read is not None:
+        it.store.on("read", read)
+    answer = given_up(await it.claim(is_executed_anyway=True))
+    assert answer.is_definite
+    assert answer.is_refused == (read is not None and isinstance(read.error, Unreadable))
 
 
 @in_virtual_time

@@ -143,6 +143,23 @@ async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
         assert len(office.upstream.requests) == 1
 
 
+async def test_a_journal_that_cannot_be_read_keeps_repeats_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have the response, which the store did not take: nothing is executed for want of it."""
+    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
+    async with coordination(tmp_path) as office:
+        office.store.break_("complete", fault=refused())
+        assert heard(await office.reply()) == (200, Verdict.JOURNALED)
+        await office.journal.close()
+        office.store.said.clear()
+        assert heard(await office.reply()) == (503, Verdict.STORE_UNAVAILABLE)
+        assert office.store.said == []
+        await office.journal.start()
+        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
+        assert len(office.upstream.requests) == 1
+
+
 async def test_a_defect_while_recording(tmp_path: Path) -> None:
     """The final command of an attempt that ends by an error of the program is said all the same."""
     async with coordination(tmp_path) as office:

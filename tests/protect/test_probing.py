@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.operation import CUT, Snapshot, State
+from gateway.core.operation import CUT, Snapshot, State, microseconds
 from gateway.core.verdict import Verdict
 from gateway.observe.facts import Events
 from gateway.protect import probing
@@ -50,6 +50,9 @@ class Case:
     async def probe(self) -> Snapshot | None:
         return await self.prober.probe_once(self.office.route, self.snapshot, is_urgent=True)
 
+    async def resolve(self, wait_seconds: float) -> Snapshot | None:
+        return await self.prober.resolve(self.office.route, self.office.record.identity.operation_id, wait_seconds)
+
     def forget_probe(self, **request_changes: str) -> None:
         """As if the route had no probe when the operation was claimed, and this had been kept of its request."""
         record = self.office.record
@@ -60,9 +63,12 @@ class Case:
 
 
 @asynccontextmanager
-async def in_doubt(directory: Path, answer: Answer, **probe: Any) -> AsyncIterator[Case]:
+async def in_doubt(
+    directory: Path, answer: Answer, *, stored_bytes_max: int = 1000, **probe: Any
+) -> AsyncIterator[Case]:
     """The upstream answers probes with `answer`; `probe` changes how the route asks."""
-    async with coordination(directory, route={"recovery": {"probe": PROBE | probe}}) as office:
+    route = {"recovery": {"probe": PROBE | probe}, "response": {"max_stored_bytes": stored_bytes_max}}
+    async with coordination(directory, route=route) as office:
         office.upstream.on("/charges", Answer(bytes_max=0, ending=Ending.CLOSE))
         assert (await office.reply()).status == 502
         office.upstream.on(None, answer)
@@ -164,3 +170,26 @@ async def test_a_finding_is_written_until_it_is_known_to_be(
         case.office.store.break_("prove", fault=fault)
         with pytest.raises(StoreError):
             await case.probe()
+
+
+@pytest.mark.parametrize(("stored_bytes_max", "kept"), [(2, b"so"), (1, None)], ids=["just-fits", "too-long"])
+async def test_how_much_of_a_found_answer_is_kept(tmp_path: Path, stored_bytes_max: int, kept: bytes | None) -> None:
+    """As much, and for as long, as of one that came in time."""
+    answer = replace(DONE, headers=(("Idempotency-Retention", "10"),))
+    async with in_doubt(tmp_path, answer, stored_bytes_max=stored_bytes_max) as case:
+        await case.probe()
+        record, now_us = case.office.record, case.snapshot.now_us
+        assert record.response is not None
+        assert record.response.body == kept
+        assert record.replay_until_us - now_us == microseconds(10)
+
+
+async def test_a_store_that_is_away_ends_the_wait(tmp_path: Path) -> None:
+    """Nothing can be found then, and nobody is asked; nor for those who come after the end."""
+    async with in_doubt(tmp_path, DONE) as case:
+        case.office.store.break_("read", fault=refused())
+        assert await case.resolve(30.0) is None
+        case.office.store.mend()
+        await case.prober.close()
+        assert await case.resolve(30.0) is None
+        assert case.probes == 0

@@ -68,6 +68,12 @@ async def test_an_encrypted_file(tmp_path: Path) -> None:
     taken.close()
 
 
+async def test_longer_than_its_limit(tmp_path: Path) -> None:
+    """A body that turns out to be too long is refused, and nothing is left open."""
+    assert await take(tmp_path, BYTES_MAX + 1) is None
+    assert descriptors(tmp_path) == []
+
+
 @pytest.mark.parametrize("steps", range(1, 25))
 async def test_cancelled_at_any_step(tmp_path: Path, steps: int) -> None:
     """Wherever it is cancelled, also while a file is being opened or written, the file is closed in the end."""

@@ -224,21 +224,6 @@ async def test_recovering_leaves_the_record_as_it_is(store: Store, database: Dat
     assert (await store.read(hand.operation_id)).record == before
 
 
-async def test_leases_and_pauses_outlive_a_restart(database: Database) -> None:
-    """A gateway that starts again finds who holds what, and until when."""
-    async with started(database.open_store()) as store:
-        held, paused = await in_doubt(store), await in_doubt(store)
-        lease = await take(store, held)
-        await store.put_off(await take(store, paused), PAUSE_US, FINDING)
-    async with started(database.open_store()) as store:
-        assert await ask(store, held, is_urgent=True) is None
-        assert await ask(store, paused) is None
-        await store.put_off(lease, 0, FINDING)
-        await pass_floor(database)
-        assert (await take(store, held)).tries == 1
-        assert (await take(store, paused, is_urgent=True)).tries == 1
-
-
 async def test_leases_of_doubts_that_are_over_are_cleared_away(store: Store, database: Database) -> None:
     """Whether proved, taken over or erased: once a sweep has seen it, no later one has anything to look after."""
     ways: list[tuple[Speech, ...]] = [

@@ -60,17 +60,6 @@ def test_half_open_lets_one_through() -> None:
     assert untried.free(11) == 1
 
 
-def test_half_open_ends_with_the_first_byte() -> None:
-    """However long the response takes; the attempt still has its place, and its end counts once."""
-    half_open = begun(opened(), 10)
-    breaker = half_open.sent(11, half_open.generation)
-    assert (breaker.phase, breaker.running, breaker.free(11.9)) == (Phase.SLOW_START, 1, 0)
-    assert [breaker.free(second) for second in (12, 13, 14)] == [1, 3, 7]
-    assert breaker.sent(11, breaker.generation) == breaker
-    ended = breaker.end(12, breaker.generation, is_sent=True)
-    assert (ended.running, ended.free(12), sum(each.ends for each in ended.window)) == (0, 2, 1)
-
-
 def test_each_opening_is_twice_as_long() -> None:
     """Up to a limit; one that was closed in between begins with the shortest."""
     breaker, now, lengths = opened(), 0.0, []

@@ -24,7 +24,7 @@ from gateway.core.lifecycle import step
 from gateway.core.message import Headers, pack_headers, unpack_headers
 from gateway.core.operation import Applied, Command, Event, Record
 from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
-from tests.conformance.hand import ANSWER, RESOURCE, Hand
+from tests.conformance.hand import ANSWER, Hand
 
 NEW = EncryptionKey("new", bytes(range(32)))
 
@@ -93,20 +93,6 @@ def test_what_was_written_with_a_claim_is_bound_to_its_operation() -> None:
     ):
         opened = by.opened(moved)
         assert (opened.probe, opened.request, opened.resource, opened.identity.key) == (None, None, None, None)
-
-
-@pytest.mark.parametrize("resource", [RESOURCE, None], ids=["resource", "no-resource"])
-def test_the_result_of_an_outcome_from_a_journal_is_in_clear(resource: str | None) -> None:
-    """It is cached and sent to callers like any other."""
-    by, hand = sealing(NEW), Hand()
-    record = stored(hand, by, Hand.claim)
-    journaled = by.sealed(replace(hand.complete(), resource=resource))
-    sealed = by.sealed(journaled)
-    result, _ = step(record, sealed, 2_000, lambda: 0)
-    opened = by.opened_result(result, journaled, sealed).snapshot.record
-    assert opened is not None
-    assert (opened.response, opened.resource) == (ANSWER, resource)
-    assert opened.identity.key == hand.script.identity.key
 
 
 def test_no_two_are_alike() -> None:

@@ -15,6 +15,7 @@ from gateway.core.identity.body import (
     DEPTH_MAX,
     MISSING,
     PAIRS_MAX,
+    PART_HEADERS_MAX,
     PARTS_MAX,
     QUOTES_MAX,
     VALUES_MAX,
@@ -320,6 +321,7 @@ def test_multipart_order(one: tuple[bytes, bytes], other: tuple[bytes, bytes], i
     no_field=multipart(b"X", (b"no colon", b"1")),
     boundary_behind_head=b"--X\r\n" + NAME + b"\r\n\r\n--X\r\n" + NAME + b"\r\n\r\n1\r\n--X--\r\n",
     long_head=multipart(b"X", (b"A: " + b"x" * 20_000, b"1")),
+    many_fields=multipart(b"X", (b"A:\r\n" * PART_HEADERS_MAX + NAME, b"1")),
     many_parts=multipart(b"X", *[(NAME, b"1")] * (PARTS_MAX + 1)),
 )
 def test_multipart_refused(body: bytes) -> None:

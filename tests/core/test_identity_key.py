@@ -153,7 +153,7 @@ def test_composed_of_body(one: tuple[str, str], other: tuple[str, str]) -> None:
         pytest.param(b'{"id": "a", "id": "b"}', "not a JSON document", id="duplicate-member"),
         pytest.param(b"id=a", "not a JSON document", id="form"),
         pytest.param(b'{"id": "\xff"}', "not a JSON document", id="not-utf-8"),
-        pytest.param(b"[]", None, id="missing"),
+        *[pytest.param(body, None, id=f"missing-{body!r}") for body in (b"", b"[]")],
     ],
 )
 def test_body_part_fault(body: bytes, fault: str | None) -> None:

@@ -68,6 +68,7 @@ TWICE = "repeated"
     ("spec", "headers", "text"),
     [
         (TENANT, ((b"X-Tenant", b"  "),), "X-Tenant is missing."),
+        (TENANT, ((b"X-Tenant", b"a"), (b"x-tenant", b"a")), TWICE),
         (API_KEY, ((b"Authorization", b"Bearer"),), NO_CREDENTIAL),
         (API_KEY, ((b"Authorization", b"Bearer a"), (b"authorization", b"Bearer a")), TWICE),
         (ComposedScope((TENANT, API_KEY)), ((b"X-Tenant", b"acme"),), "Authorization is missing."),

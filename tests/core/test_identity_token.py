@@ -101,6 +101,7 @@ def test_anything(credential: bytes) -> None:
     valid=({}, None),
     one_of_several_audiences=({"aud": ["x", "api"]}, None),
     within_the_leeway=({"exp": NOW - 29.5}, None),
+    issuer=({"iss": "https://b.example"}, "The token is from another issuer."),
     audience=({"aud": ["x"]}, "The token is for another audience."),
     expired=({"exp": NOW - 30}, "The token has expired."),
     end_as_text=({"exp": "9999999999"}, "The token says not when it expires."),

@@ -194,9 +194,9 @@ def test_ten_signatures_are_looked_at(preset: str) -> None:
         assert isinstance(seen(inbox_of(preset), heads), VerifiedEvent) is expected, others
 
 
-@pytest.mark.parametrize("text", ["whsec_not base64", "whsk_" + "A" * 44, "whpk_" + "A" * 32])
+@pytest.mark.parametrize("text", ["whsec_c2hvcnQ=", "whsec_not base64", "whsk_" + "A" * 44, "whpk_" + "A" * 32])
 def test_secrets_that_cannot_be(text: str) -> None:
-    """What is no base64, the sender's private key, or a public one of another length is refused and never repeated."""
+    """What is short, no base64, a private key, or a public one of another length is refused and never repeated."""
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the texts differ
         secret_key(text, is_base64=True)
     assert text not in str(refused.value)
@@ -331,6 +331,11 @@ JSON_EVENT: Final = {"Content-Type": "application/cloudevents+json"}
 @rows(
     "heads, body",
     other_format=({"Content-Type": "application/cloudevents+avro"}, b"x"),
+    no_object=(JSON_EVENT, b"[]"),
+    null=(JSON_EVENT, b'{"id":null,"source":"/"}'),
+    no_source=({"ce-id": "1"}, b""),
+    empty=({"ce-id": '""', "ce-source": "/"}, b""),
+    long_escaped=({"ce-id": "%41" * 9999, "ce-source": "/"}, b""),
     two_ids_in_body=(JSON_EVENT, b'{"id":"1","id":"2","source":"/"}'),
     coded=(JSON_EVENT | {"Content-Encoding": "gzip"}, b'{"id":"1","source":"/"}'),
     escape_of_no_character=({"ce-id": "%ff", "ce-source": "/"}, b""),
@@ -349,15 +354,16 @@ def test_an_event_without_an_id_that_can_be_read(heads: Heads, body: bytes) -> N
 
 
 @rows(
-    "template, named",
-    no_body=("{id}", "{body}"),
-    two_bodies=("{body}{body}", "{body}"),
-    time_without_header=("{timestamp}{body}", "{timestamp}"),
-    id_runs_into_body=("{id}{body}", "{id}"),
+    "template, time_header, named",
+    no_body=("{id}", None, "{body}"),
+    two_bodies=("{body}{body}", None, "{body}"),
+    time_without_header=("{timestamp}{body}", None, "{timestamp}"),
+    header_without_time=("{body}", b"X-Time", "{timestamp}"),
+    id_runs_into_body=("{id}{body}", None, "{id}"),
 )
-def test_templates_that_prove_nothing(template: str, named: str) -> None:
+def test_templates_that_prove_nothing(template: str, time_header: bytes | None, named: str) -> None:
     """A template that leaves out what it needs is refused."""
-    how: Any = {"digest": Digest.SHA256, "encoding": Encoding.HEX, "event_id": b"X-Event", "time_header": None}
+    how: Any = {"digest": Digest.SHA256, "encoding": Encoding.HEX, "event_id": b"X-Event", "time_header": time_header}
     with pytest.raises(ValueError, match=named.replace("{", "[{]")):
         custom_scheme(signature=Place(b"x-sign"), signed=parse_template(template), **how)
 

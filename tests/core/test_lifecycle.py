@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.lifecycle import (
-    FORGOTTEN_REMEMBER_US,
     LAPSED_DOUBT,
     ROWS,
     TABLE,
@@ -28,7 +27,6 @@ from gateway.core.operation import (
     Command,
     Entry,
     Event,
-    Fenced,
     History,
     Lapsed,
     Record,
@@ -38,7 +36,7 @@ from gateway.core.operation import (
     unpacked_history,
 )
 from tests.conformance.cases import HISTORIES, MOVES, SPEECHES, play
-from tests.conformance.hand import LEASE_US, OTHER, REMEMBER_US, Hand, increasing
+from tests.conformance.hand import LEASE_US, REMEMBER_US, Hand, increasing
 from tests.support.memory_store import Memory, MemoryStore
 
 # The events that draw a token.
@@ -61,20 +59,6 @@ def test_every_state_can_be_left_but_by_time_alone_never_from_doubt() -> None:
         Event.POSTPONE, Event.BURY, Event.REINSTATE,
     }  # fmt: skip
     assert not events & TIME_EVENTS
-
-
-def test_execution_is_granted_only_from_absent_released_or_doubt() -> None:
-    """Only the first claim, the retry and the takeover lead to a new attempt, no time does, and what is kept stays."""
-    grants = {(state, row.event) for row in TABLE for state in row.states if row.next is State.CLAIMED}
-    assert grants == {
-        (State.ABSENT, Event.CLAIM), (State.RELEASED, Event.CLAIM), (State.ACCEPTED, Event.DISPATCH),
-        (State.CLAIMED, Event.RENEW), (State.IN_DOUBT, Event.TAKEOVER),
-    }  # fmt: skip
-    ends = {(state, row.next) for row in TABLE if row.fence is Fence.CLOCK for state in row.states}
-    assert not {after for _, after in ends} & {State.ACCEPTED, State.CLAIMED, State.RELEASED}
-    assert {after for state, after in ends if state is State.CLAIMED} == {State.IN_DOUBT}
-    for state in (State.ACCEPTED, State.DEAD_LETTER):
-        assert State.ABSENT not in {row.next for row in TABLE if state in row.states}
 
 
 def test_what_was_completed_stays_answered_until_it_is_forgotten() -> None:
@@ -229,15 +213,6 @@ def applied(memory: Memory, command: Command) -> Record:
     return result.snapshot.record
 
 
-def test_a_forgotten_claim_can_be_claimed_by_another_request() -> None:
-    """After 401 or 403 the key is nobody's: the next request with the token that was read makes it its own."""
-    hand, memory = play(("claim", "forget"))
-    assert hand.record is not None
-    assert hand.record.fingerprint is None
-    assert hand.record.remember_until_us == memory.clock() + FORGOTTEN_REMEMBER_US
-    assert applied(memory, replace(hand.retry(), fingerprint=OTHER)).fingerprint == OTHER
-
-
 def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     """The new claim carries doubt, has a higher token, and is of the same operation since the same first claim."""
     hand, memory = play(("claim", "abandon"))
@@ -249,16 +224,6 @@ def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
     assert after.token > before.token
     assert (after.fingerprint, after.first_claimed_us) == (before.fingerprint, before.first_claimed_us)
     assert (after.attempts, after.claimed_us) == (2, memory.clock())
-
-
-def test_a_renewal_after_the_lease_is_lapsed_but_not_after_an_abandon() -> None:
-    """The holder that lost its lease hears so; one that ended the claim itself is fenced, and so is anybody else."""
-    hand, memory = play(("claim", "past-lease"))
-    assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Lapsed)
-    assert isinstance(MemoryStore(memory).apply_now(replace(hand.renew(), attempt_id=hand.next_id)), Fenced)
-    for ended in ("abandon", "release", "complete"):
-        hand, memory = play(("claim", ended, "past-lease"))
-        assert isinstance(MemoryStore(memory).apply_now(hand.renew()), Fenced)
 
 
 def claimed(*further: str) -> Record:

@@ -18,7 +18,6 @@ from gateway.core.outbox import (
     PublishedEvent,
     Subscription,
     pause_us,
-    timestamp,
     unpack,
 )
 from tests.conformance.hand import Hand
@@ -32,20 +31,6 @@ JSON = (b"Content-Type", b"application/json; charset=utf-8")
 def data_of(event: PublishedEvent) -> dict[str, object]:
     data: dict[str, object] = orjson.loads(event.data())
     return data
-
-
-def test_an_event_is_thin_unless_it_is_told_otherwise() -> None:
-    """Nothing of the request or the response but the status, and no key."""
-    event = new_event()
-    data = data_of(event)
-    assert [name for name, value in data.items() if value is not None] == [
-        *("operation_id", "route", "state", "outcome", "status", "attempts", "token", "completed_at", "recovered")
-    ]
-    assert (data["outcome"], data["completed_at"]) == ("final", timestamp(EPOCH_US))
-    assert len(event.cloudevent()) < 1024
-    attributes = orjson.loads(event.cloudevent())
-    assert attributes["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
-    assert len(attributes["traceparent"]) == 55
 
 
 @rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, IndexedHeaders, ResponseHead
-from gateway.core.outcome import KeepPolicy, accepted_codings, accepts, has_no_body, is_event_stream, stored_response
+from gateway.core.outcome import KeepPolicy, accepted_codings, accepts, stored_response
 
 KEPT: Headers = (
     (b"Content-Type", b"application/json"), (b"X-Twice", b"1"), (b"x-twice", b"\xff2"),
@@ -58,19 +58,6 @@ def test_an_answer_that_is_repeated_does_not_ask_for_another_try(name: bytes) ->
     head = ResponseHead(400, b"", IndexedHeaders(sent))
     assert stored_response(b"POST", head, b"", KeepPolicy()).headers == sent[1:2]
     assert KeepPolicy().kept_headers(b"POST", head) == sent
-
-
-def test_has_no_body() -> None:
-    """RFC 9112 section 6.3: these have none, whatever their fields say."""
-    without = {(b"HEAD", 200), (b"POST", 204), (b"POST", 304), (b"POST", 103)}
-    assert {each for each in {*without, (b"POST", 200)} if has_no_body(*each)} == without
-
-
-def test_event_stream() -> None:
-    """An event stream is known by its media type alone."""
-    streams = {b"text/event-stream", b"Text/Event-Stream; charset=utf-8"}
-    heads = {value: IndexedHeaders(((b"content-Type", value),)) for value in (*streams, b"text/event-streams")}
-    assert {value for value, head in heads.items() if is_event_stream(head.by_name)} == streams
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,3 @@ async def test_every_expression_selects_what_a_gateway_exports(exported: dict[st
             assert set(selector.patterns) >= TARGET_LABELS
             for label, value in selector.patterns.items():
                 assert value == f"${label}"
-
-
-def test_the_dashboard_can_be_imported_anywhere() -> None:
-    """It has a fixed uid and no id, names no data source, and its variables are those that it uses."""
-    assert (DASHBOARD["uid"], "id" in DASHBOARD) == ("idempotency-gateway", False)
-    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
-    assert variables == ["datasource", "job", "instance", "route"]

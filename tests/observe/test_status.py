@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from gateway.observe.facts import TierChanged, UpstreamChanged
+from gateway.observe.facts import TierChanged
 from gateway.observe.logs import Outages
 from gateway.observe.metrics import Exposition, Metrics
 from gateway.observe.status import Health, StatusServer
@@ -191,27 +191,7 @@ def test_workers_together() -> None:
     assert health.parts()["workers"] == {"1": "serving", "2": "silent"}
 
 
-REFUSED = UpstreamChanged("http://payments:9000", "refused", "connecting to 10.0.0.7: refused")
-TLS = UpstreamChanged("http://payments:9000", "tls", "TLS with 10.0.0.7: certificate has expired")
-REACHED = UpstreamChanged("http://payments:9000")
 FULL, WELL = TierChanged("durable", False, "no space is left"), TierChanged("durable", True)
-
-
-def changed(outages: Outages, *facts: TierChanged | UpstreamChanged) -> list[str]:
-    return [line.message for fact in facts for _, line in outages.changed(fact)]
-
-
-def test_what_was_never_down_does_not_come_back() -> None:
-    """Another upstream that is reached says nothing of this one; a store says when it is first there. Each kind of
-    fault is told when it begins."""
-    outages = Outages(lambda: 0.0)
-    others = UpstreamChanged("http://orders:9000"), TierChanged("fast", True)
-    assert changed(outages, REFUSED, TLS, REFUSED, *others, REACHED, REACHED) == [
-        "http://payments:9000 is down",
-        "http://payments:9000 is still down",
-        "the fast store is up",
-        "http://payments:9000 is up",
-    ]
 
 
 def test_what_comes_and_goes_is_said_to_do_that() -> None:
@@ -219,9 +199,10 @@ def test_what_comes_and_goes_is_said_to_do_that() -> None:
     now = [0.0]
     outages = Outages(lambda: now[0])
 
-    def said(*facts: TierChanged | UpstreamChanged) -> list[str]:
+    def said(*facts: TierChanged) -> list[str]:
         now[0] += 20.0
-        return [*changed(outages, *facts), *(line.message for _, line in outages.ended())]
+        told = [*(each for fact in facts for each in outages.changed(fact)), *outages.ended()]
+        return [line.message for _, line in told]
 
     assert said(WELL) == ["the durable store is up"]
     assert said(FULL, WELL, FULL, WELL) == [

@@ -132,13 +132,20 @@ async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch
         assert len(office.upstream.requests) == 1
 
 
-async def test_an_answer_that_the_store_can_never_take(tmp_path: Path) -> None:
-    """It is recorded with less, and never executed again."""
+@pytest.mark.parametrize("is_less_taken", [True, False], ids=["taken-without-its-body", "never-taken"])
+async def test_an_answer_that_the_store_can_never_take(tmp_path: Path, is_less_taken: bool) -> None:
+    """It is recorded with less, or kept in the journal; it is never executed again."""
     async with coordination(tmp_path) as office:
         office.upstream.on("/charges", Answer(201, body=b"charged"))
-        office.store.on("complete", TOO_LONG)
-        reply = await office.reply()
-        assert (heard(reply), reply.body) == ((201, Verdict.RESPONSE_NOT_STORED), b"charged")
+        if is_less_taken:
+            office.store.on("complete", TOO_LONG)
+            reply = await office.reply()
+            assert (heard(reply), reply.body) == ((201, Verdict.RESPONSE_NOT_STORED), b"charged")
+        else:
+            office.store.break_("complete", fault=TOO_LONG)
+            assert heard(await office.reply()) == (503, Verdict.IN_DOUBT)
+            await idle(office)
+            assert office.journal.tally.waiting == 1
         assert heard(await office.reply()) == (409, Verdict.RESPONSE_NOT_STORED)
         assert len(office.upstream.requests) == 1
 

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.caller import (
     TOKEN_BYTES_MAX,
-    Claims,
     Token,
     TokenFault,
     claims_value,
     read_token,
-    verify_claims,
 )
-from tests.core.rows import rows
 
 
 @dataclass(frozen=True)
@@ -94,27 +91,6 @@ def test_anything(credential: bytes) -> None:
     """Whatever comes is read or refused."""
     assert isinstance(read_token(credential), Token | TokenFault)
     assert isinstance(read_token(compact(payload=credential)), Token | TokenFault)
-
-
-@rows(
-    "changes, fault",
-    valid=({}, None),
-    one_of_several_audiences=({"aud": ["x", "api"]}, None),
-    within_the_leeway=({"exp": NOW - 29.5}, None),
-    issuer=({"iss": "https://b.example"}, "The token is from another issuer."),
-    audience=({"aud": ["x"]}, "The token is for another audience."),
-    expired=({"exp": NOW - 30}, "The token has expired."),
-    end_as_text=({"exp": "9999999999"}, "The token says not when it expires."),
-    begin_as_text=({"nbf": "now"}, "The token is malformed."),
-)
-def test_claims(changes: dict[str, Any], fault: str | None) -> None:
-    """Issuer, audience and end have to be there and right; the begin where it is there."""
-    found = verify_claims(ISSUER, token(**changes), NOW)
-    if fault is None:
-        assert isinstance(found, Claims)
-        assert found.until_seconds == changes.get("exp", NOW + 60) + 30
-    else:
-        assert found == TokenFault(fault)
 
 
 SUBJECTS = st.one_of(st.text(min_size=1, max_size=8), st.integers(), st.floats(allow_nan=False, allow_infinity=False))

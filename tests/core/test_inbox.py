@@ -302,18 +302,6 @@ def mutations(draw: st.DrawFn, value: bytes) -> bytes:
 # -- which event it is -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["github", "shopify"])
-def test_an_unsigned_id_makes_no_other_event(preset: str) -> None:
-    """The same bytes under another id are the same event, and other bytes under the same id another one."""
-    same, again, other = (
-        event_of(inbox_of(preset), signed(preset, body, event=event), body).key.digest
-        for event, body in (("1", PAID), ("2", PAID), ("1", PAID + b" "))
-    )
-    assert same == again != other
-    by_id = inbox_of(preset, guards_content=False)
-    assert len({event_of(by_id, signed(preset, event=event)).key.digest for event in ("1", "2")}) == 2
-
-
 @pytest.mark.parametrize("source", ["/shop", "/a%20b c", 'é "q" \\', "//host/x,y"])
 @pytest.mark.parametrize("event", ["1", "order 42/é", '%41"'])
 def test_a_cloud_event_has_one_key_in_both_modes(source: str, event: str) -> None:

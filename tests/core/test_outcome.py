@@ -161,13 +161,6 @@ def test_a_conflict_says_anywhere_that_a_request_is_outstanding(body: bytes, mea
     assert meaning(409, StatusPolicy(Preset.STANDARD, {409: Meaning.FINAL}), body=body) is Meaning.FINAL
 
 
-@pytest.mark.parametrize("status", [409, 425])
-def test_progress_on_resend(status: int) -> None:
-    """Where recovery sends again, 409 and 425 may be the upstream's own "in progress"."""
-    policy = StatusPolicy(Preset.STANDARD, {status: Meaning.FINAL}, resends=True)
-    assert meaning(status, policy, ((b"Idempotency-Outcome", b"final"),)) is Meaning.IN_DOUBT
-
-
 @pytest.mark.parametrize("preset", list(Preset))
 def test_event_and_word_of_every_answer(preset: Preset) -> None:
     """Over every status, doubt, attempt and way of storing: the event and the word agree with what is known."""

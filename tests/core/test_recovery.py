@@ -31,8 +31,6 @@ from gateway.core.recovery import (
     Recovery,
     Resend,
     conclude_probe,
-    for_repeats,
-    may_recover,
     pause_us,
     probe_placeholders,
     probe_target,
@@ -46,28 +44,11 @@ from tests.core.rows import rows
 RECORD = replace(CLAIMED, state=State.IN_DOUBT, claimed_us=40, lease_until_us=100, doubt=LAPSED_DOUBT)
 REQUEST = RequestInfo("POST", "shop.example", "/charges")
 NOW_US = 1_000
-GRACE_US = 30
 SETTLE_US = 50
 HAPPENED = ResponseRule(frozenset((200,)), ((parse_pointer("/state"), frozenset(("succeeded", "failed"))),))
 NOTHING = ResponseRule(frozenset((404,)))
 GONE = ResponseRule(frozenset((410,)))
 PROBE = Probe(path="/status?o={operation_id}", done=(HAPPENED,), never_happened=(NOTHING,), settle_us=SETTLE_US)
-
-
-@pytest.mark.parametrize(
-    ("now_us", "reachable_us", "doubt", "may"),
-    [
-        (129, 1_000, LAPSED_DOUBT, False), (130, 1_000, LAPSED_DOUBT, True), (1_000, 29, LAPSED_DOUBT, False),
-        (1_000, 30, LAPSED_DOUBT, True), (100, 0, "timeout", True),
-    ],
-    ids=["lease-just-over", "grace-over", "store-just-back", "store-back", "said-by-the-holder"],
-)  # fmt: skip
-def test_grace_of_the_owner(now_us: int, reachable_us: int, doubt: str, may: bool) -> None:
-    """A lapsed claim is left alone until its owner could have flushed, a doubt that it stated is not; all else is."""
-    snapshot = Snapshot(replace(RECORD, doubt=doubt), now_us)
-    assert may_recover(snapshot, grace_us=GRACE_US, reachable_us=reachable_us) is may
-    others = [None, *(replace(RECORD, state=state) for state in State if state not in (State.IN_DOUBT, State.ABSENT))]
-    assert not any(may_recover(Snapshot(other, 10_000), grace_us=0, reachable_us=10_000) for other in others)
 
 
 def finding(
@@ -203,18 +184,6 @@ def doubted(doubt: str = "reset", *, age_seconds: float) -> Snapshot:
 def test_when_a_repeat_may_end_a_doubt(recovery: Recovery, snapshot: Snapshot, seconds: int | None) -> None:
     """At once where it is sent again, soon and bounded where it is asked about, never where it is held."""
     assert retry_after_seconds(recovery, snapshot) == seconds
-
-
-def test_a_repeat_is_promised_nothing_that_recovery_cannot_do() -> None:
-    """What cannot be asked about, and what may be another request than the one to send again, is held."""
-    assert for_repeats(Resend(), RECORD, is_same=True) == Resend()
-    assert for_repeats(Resend(), RECORD, is_same=False) == Hold()
-    by_key = Probe("/status?key={key}", host=b"api.test")
-    hidden = replace(RECORD, probe=None, identity=replace(RECORD.identity, key=None), request=REQUEST)
-    assert for_repeats(by_key, hidden, is_same=True) == Hold()
-    shown = replace(hidden, identity=replace(RECORD.identity, key="k 1"))
-    assert for_repeats(by_key, shown, is_same=True) == by_key
-    assert probe_target(by_key, shown) == ProbeTarget(b"/status?key=k%201", b"api.test")
 
 
 def test_a_probe_that_came_later_is_that_of_the_claim() -> None:

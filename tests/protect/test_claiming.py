@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from gateway.core.lifecycle import settle as settled
 from gateway.core.operation import Abandon, Disprove, Record, Snapshot, State
-from gateway.core.verdict import Verdict
 from gateway.protect.claiming import Admission, Claiming, Granted, Seen, Unavailable
-from gateway.store.base import Amnesic, EpochChanged, NotApplied, Unreadable, Unstorable
+from gateway.store.base import Amnesic, Unreadable, Unstorable
 from tests.conformance.hand import REMEMBER_US, SAME, new_identity
-from tests.support.coordination import INFO, LEASE_SECONDS, Office, claiming_on, coordination, heard, request_for
-from tests.support.eventually import eventually
+from tests.support.coordination import INFO, LEASE_SECONDS, claiming_on, request_for
 from tests.support.faulty_store import Fault, FaultyStore, Gate, dropped, lost, refused, withheld
 from tests.support.memory_store import Memory, MemoryStore
 from tests.support.virtual_time import in_virtual_time
@@ -271,54 +268,3 @@ async def test_a_takeover_given_up_stays_in_doubt(fault: Fault, is_executed_anyw
     request = request_for(it.identity, SAME, is_executed_anyway=is_executed_anyway, takes_over=True)
     assert seen(await it.claiming.claim(request, INFO)).state is State.IN_DOUBT
     assert await ended(it) is State.IN_DOUBT
-
-
-class FailingOver(MemoryStore):
-    """A store behind whose address another memory may come to be."""
-
-    met = ""
-
-    async def start(self) -> None:
-        await super().start()
-        self.met = self.memory.identity
-
-    def _check_started(self) -> None:
-        super()._check_started()
-        if self.met != self.memory.identity:
-            raise EpochChanged("another memory")
-
-
-async def fail_over(*offices: Office) -> None:
-    """The store goes over to a standby that had not heard of the last operations, and every gateway notices."""
-    memory = offices[0].memory
-    memory.records.clear()
-    memory.identity = "a standby that was promoted"
-    for office in offices:
-        with pytest.raises(EpochChanged):
-            await office.tiers.cold.tally()
-    for office in offices:
-
-        async def is_back(office: Office = office) -> bool:
-            try:
-                await office.tiers.cold.tally()
-            except NotApplied:
-                return False
-            return True
-
-        await eventually(is_back)
-
-
-async def test_a_duplicate_of_what_was_forgotten_elsewhere(tmp_path: Path) -> None:
-    """Who waits in another gateway waits on, and is not told that the first request had no effect."""
-    async with (
-        coordination(tmp_path / "one", store_on=FailingOver) as office,
-        coordination(tmp_path / "two", store_on=FailingOver, memory=office.memory, behind=office.upstream) as other,
-    ):
-        first, hold = await office.begin()
-        waiter = other.ask(headers=[("Prefer", "wait=1")])
-        await other.wait_for_waiters()
-        await fail_over(office, other)
-        assert heard(await waiter) == (409, Verdict.IN_FLIGHT)
-        assert heard(await other.reply()) == (503, Verdict.STORE_AMNESIA)
-        hold.set()
-        await first

@@ -116,22 +116,6 @@ async def test_a_lost_answer_to_an_outcome(
         assert len(office.upstream.requests) == 1
 
 
-async def test_an_outcome_that_nothing_durable_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers are told that much while the write goes on; it lands in the end, and is what later ones get."""
-    monkeypatch.setattr(operation, "_STORE_RETRY_SECONDS", 0.0)
-    async with coordination(tmp_path) as office:
-        office.store.break_("complete", fault=refused())
-        await office.journal.close()
-        reply = await office.reply()
-        assert heard(reply) == (503, Verdict.IN_DOUBT)
-        assert isinstance(reply.body, bytes)
-        assert b"answered" not in reply.body
-        office.store.mend()
-        await idle(office)
-        assert heard(await office.reply()) == (200, Verdict.REPLAYED)
-        assert len(office.upstream.requests) == 1
-
-
 @pytest.mark.parametrize("is_less_taken", [True, False], ids=["taken-without-its-body", "never-taken"])
 async def test_an_answer_that_the_store_can_never_take(tmp_path: Path, is_less_taken: bool) -> None:
     """It is recorded with less, or kept in the journal; it is never executed again."""

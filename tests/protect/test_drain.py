@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gateway.core.operation import Event, State
+from gateway.core.operation import State
 from gateway.core.verdict import Verdict
-from gateway.observe.facts import OperationSettled
 from gateway.protect import operation as runs
 from gateway.protect.operation import Drained
 from gateway.protect.reply import Reply
@@ -104,22 +102,6 @@ async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(
         unsent = MarkedAttempt(office.record.identity.operation_id, office.record.attempt_id)
         office.attempt_files.close()
         assert left_by_ended(tmp_path) == ([] if is_ended else [unsent])
-
-
-@pytest.mark.parametrize("body", [None, (b"a", asyncio.Event(), b"z")], ids=["before-its-answer", "in-its-answer"])
-async def test_in_the_exchange(tmp_path: Path, body: Any) -> None:
-    """What was sent and not answered whole is in doubt, for its caller and for the record, which say why."""
-    async with coordination(tmp_path) as office:
-        task = await sent(office, *([] if body is None else [Answer(body=body)]))
-        if body is not None:
-            await eventually(lambda: office.client.stats.answered == 1)
-        assert await office.coordinator.drain(0) == Drained(recorded=1)
-        assert heard(await task) == (503, Verdict.IN_DOUBT)
-        assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
-        (told,) = office.told(OperationSettled)
-        assert (told.event, told.detail) == (Event.ABANDON, "the gateway stopped")
-        assert told.operation_id == office.record.identity.operation_id
-        await eventually(lambda: office.open_connections == 0)
 
 
 @pytest.mark.parametrize(

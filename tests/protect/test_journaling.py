@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -75,28 +75,6 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     await it.journal.close()
 
 
-@pytest.fixture(params=["store", "no store"])
-def whether_store(request: pytest.FixtureRequest, desk: Desk) -> bool:
-    if request.param == "no store":
-        desk.store.break_("read", fault=refused())
-    return bool(request.param == "store")
-
-
-async def test_a_response_in_another_process_s_journal(desk: Desk, tmp_path: Path, whether_store: bool) -> None:
-    """It is told as well, whether that process runs or has ended."""
-    hand = await desk.keep()
-    other = SqliteJournal(tmp_path / "journal", "shop", clock_us=lambda: desk.now_us)
-    await other.start()
-    neighbour = desk.neighbour(other)
-    for _ in range(2):
-        found = await neighbour.find(hand.operation_id)
-        assert found is not None
-        assert found.state is State.COMPLETED
-        await desk.journal.close()
-    assert other.tally.waiting == 1
-    await other.close()
-
-
 @pytest.mark.parametrize(
     ("memory", "later_us"),
     [("another", 0), ("", 0), ("memory", microseconds(REPLAY_SECONDS)), ("memory", -1)],
@@ -112,20 +90,6 @@ async def test_a_response_that_may_not_be_told_without_the_store(desk: Desk, mem
         await desk.found(hand)
     desk.store.mend()
     assert await desk.found(hand) is State.COMPLETED
-
-
-async def test_an_attempt_that_was_not_sent(desk: Desk) -> None:
-    """An ended process had marked it so: it had no effect, and that of another attempt is not known."""
-    hand = Hand()
-    await do(desk.store, hand, Hand.claim)
-    desk.unsent.add(uuid4())
-    assert await desk.found(hand) is None
-    desk.unsent.add(hand.attempt_id)
-    assert await desk.found(hand) is State.RELEASED
-    await do(desk.store, hand, Hand.abandon)
-    assert await desk.found(hand) is State.RELEASED
-    desk.store.break_("read", fault=refused())
-    assert await desk.found(hand) is None
 
 
 async def test_a_response_that_was_recorded_just_now(desk: Desk) -> None:

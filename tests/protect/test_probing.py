@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ PROBE: dict[str, Any] = {
     "never_happened": [{"status": [404]}],
     "settle": "1h",
 }
-DONE, NEVER, UNKNOWN = (Answer(status, body=b"so", effect=False) for status in (200, 404, 500))
+DONE, NEVER = (Answer(status, body=b"so", effect=False) for status in (200, 404))
 
 
 @dataclass
@@ -115,23 +114,6 @@ async def test_a_probe_that_cannot_be_made(
         assert (reply.status, reply.verdict) == (409, Verdict.IN_DOUBT)
         assert b"Ask the operator" in reply.body  # type: ignore[operator]
         assert case.probes == 0
-
-
-async def test_who_waits_never_lengthens_the_pause(tmp_path: Path) -> None:
-    """The service comes back after twenty seconds of retries in vain: the background has its answer within ten."""
-    async with in_doubt(tmp_path, UNKNOWN) as case:
-        background = partial(case.prober.probe_once, case.office.route, is_urgent=False)
-        for second in range(20):
-            await case.probe()
-            if second % 5 == 0:
-                await background(case.snapshot)
-            case.office.pass_time(1)
-        assert case.office.state is State.IN_DOUBT
-        case.office.upstream.on(None, DONE)
-        for _ in range(2):
-            case.office.pass_time(5)
-            await background(case.snapshot)
-        assert case.office.state is State.COMPLETED
 
 
 @pytest.mark.parametrize(

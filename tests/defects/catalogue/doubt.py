@@ -49,12 +49,11 @@ outstanding-is-an-answer: a service's 'a request is outstanding for this key' is
 - and is_outstanding(document):
 + and False:
 in-progress-is-an-answer: where recovery sends again, the upstream's own 'in progress' is recorded as the answer
-  core/outcome.py tests/core/test_outcome.py::test_progress_on_resend
-  tests/http/gateway/test_recovery.py::test_doubt_is_joined_over_attempts[409]
+  core/outcome.py tests/http/gateway/test_recovery.py::test_doubt_is_joined_over_attempts[409]
 -if policy.resends and status in RESEND_IN_PROGRESS:
 +if False:
 recovered-over-the-owners-journal: an operation is recovered while its owner may still bring the answer from its journal
-  core/recovery.py tests/core/test_recovery.py::test_grace_of_the_owner
+  core/recovery.py tests/http/gateway/test_times.py::test_lapsed_claim_waits_for_its_owners_journal
 -return snapshot.now_us - record.lease_until_us >= grace_us and reachable_us >= grace_us
 +return True
 disproved-before-settle: a probe that finds nothing frees the key while the request may still arrive
@@ -109,12 +108,11 @@ resource-of-nothing: what a response named as made is kept when it is known that
 -        resource=None,
 +        lease_us=0,
 held-doubt-is-promised-a-probe: callers are told to repeat what can neither be asked about nor sent again
-  core/recovery.py tests/core/test_recovery.py::test_a_repeat_is_promised_nothing_that_recovery_cannot_do
+  core/recovery.py tests/http/gateway/test_recovery.py::test_a_probe_by_a_key_that_is_not_kept_asks_nobody
 -case Probe() if probe_target(recovery, record) is None:
 +case Probe() if False:
 retries-put-the-background-off: each probe for a request that waits makes the pause of the background longer
-  protect/probing.py tests/protect/test_probing.py::test_who_waits_never_lengthens_the_pause
-  tests/http/gateway/test_recovery.py::test_retries_keep_no_answer_back
+  protect/probing.py tests/http/gateway/test_recovery.py::test_retries_keep_no_answer_back
 -PROBE_FLOOR_US if is_urgent else pause_us(lease.background_tries)
 +pause_us(lease.tries)
 retries-hammer-the-service: a service that does not know is asked as often as anybody repeats
@@ -218,7 +216,6 @@ lost-is-absent: a key that was in the lost memory is taken for one that was neve
 +        if True:
 forgotten-key-reads-as-free: who waits for what a lost memory has forgotten is told that it had no effect
   store/memory/guard.py tests/store/test_guard.py::test_a_release_from_before_the_loss_is_not_believed
-  tests/protect/test_claiming.py::test_a_duplicate_of_what_was_forgotten_elsewhere
 -        if self.is_amnesic:
 -            await self._check_known(snapshot)
 -

@@ -11,7 +11,7 @@ recorded-after-the-answer: the client has its answer before the store has it
 +        pause, is_late = _PAUSE_SECONDS_MIN, False
 +        operation.publish(replace(conclusion, others=conclusion.reply))
 unrecorded-is-told: an outcome that nothing durable took is told as known
-  protect/operation.py tests/protect/test_coordinator.py::test_an_outcome_that_nothing_durable_takes
+  protect/operation.py tests/http/gateway/test_store_faults.py::test_what_nothing_durable_took_is_told_to_nobody
 -        except StoreError:
 -            return False
 +        except StoreError:
@@ -143,7 +143,7 @@ drain-forgets: what a shutdown could not finish is left to lapse, with nothing s
 -if operation.final_command is not None
 +if False
 drain-releases: what a shutdown could not finish is freed
-  protect/operation.py tests/protect/test_drain.py::test_in_the_exchange
+  protect/operation.py tests/http/gateway/test_outcomes.py::test_what_outlives_the_drain_is_said_to_be_in_doubt
 -            case Stage.GRANTED:
 +            case Stage.GRANTED | Stage.SENT:
 books-do-not-balance: replays are told to no observer

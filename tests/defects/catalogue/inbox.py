@@ -19,7 +19,7 @@ ended-secrets-count: a secret that was given away and replaced still signs event
 -if secret.until is None or now < secret.until]
 +]
 ids-that-nobody-signed: an old message is a new event under an id that its sender never saw
-  core/webhook.py tests/core/test_inbox.py::test_an_unsigned_id_makes_no_other_event
+  core/webhook.py tests/http/gateway/test_inbox.py::test_ids_that_are_not_signed
 -key = ContentKey() if guards_content else scheme.key
 +key = scheme.key
 what-an-event-is: an order that is paid is taken for the same order when it was created, acknowledged and never

@@ -282,7 +282,7 @@ denied-over-a-journal: an operator says that an operation never happened whose r
 -if record.state not in UNENDED:
 +if True:
 journals-of-others-not-asked: what is in the journal of another process of the host is not known to this one
-  store/journal/journal.py tests/protect/test_journaling.py::test_a_response_in_another_process_s_journal[store]
+  store/journal/journal.py tests/integration/test_journal.py::test_another_process_of_the_host
 -self._host.stored_outcomes(operation_id, leave_out=self._files)
 +self._host.stored_outcomes(operation_id, leave_out=self._files)[:0]
 told-of-another-store: without the store, a response is told that another store may not have
@@ -295,7 +295,7 @@ told-what-was-read-before: a record that was read before its outcome left the jo
 -if after is None and is_told_next and record.state not in UNENDED else after
 +if False else after
 unsent-taken-for-running: a claim under which a killed process had sent nothing is told as a request that runs
-  protect/journaling.py tests/protect/test_journaling.py::test_an_attempt_that_was_not_sent
+  protect/journaling.py tests/integration/test_processes.py::test_killed_before_it_sent_anything
 -if record.attempt_id in unsent and record.state in UNENDED:
 +if False:
 flushed-before-recorded: an outcome leaves the journal although the store did not answer

@@ -10,8 +10,8 @@ from gateway.core.delivery import PLACES_MAX, Breaker, BreakerPolicy, Phase
 POLICY = BreakerPolicy(failures=5, open_seconds=10, open_seconds_max=300)
 
 
-def begun(breaker: Breaker, now: float, attempts: int = 1) -> Breaker:
-    after = breaker.begin(now, attempts)
+def begun(breaker: Breaker, now: float) -> Breaker:
+    after = breaker.begin(now)
     assert after is not None
     return after
 
@@ -24,8 +24,8 @@ def tried(breaker: Breaker, now: float, *, is_sent: bool | None, times: int = 1)
     return breaker
 
 
-def opened(now: float = 0.0) -> Breaker:
-    return tried(Breaker(POLICY), now, is_sent=False, times=5)
+def opened() -> Breaker:
+    return tried(Breaker(POLICY), 0, is_sent=False, times=5)
 
 
 def test_failures_in_a_row_open_it() -> None:

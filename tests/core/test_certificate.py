@@ -23,18 +23,18 @@ SPIFFE = UniformResourceIdentifier("spiffe://example.org/ns/shop/sa/orders")
 NOBODY = x509.Name([])
 
 
-def der_of(names: x509.ExtensionType | None, subject: x509.Name = NOBODY, serial: int = 1) -> bytes:
+def der_of(names: x509.ExtensionType | None, subject: x509.Name = NOBODY) -> bytes:
     """A certificate of these alternative names, signed by itself."""
-    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), serial)
+    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), 1)
     builder = builder.not_valid_before(UNTIL - timedelta(days=1)).not_valid_after(UNTIL)
     if names is not None:
         builder = builder.add_extension(names, critical=False)
     return builder.sign(KEY, None).public_bytes(Encoding.DER)
 
 
-def read(*names: GeneralName, subject: x509.Name = NOBODY, serial: int = 1) -> ClientCertificate:
+def read(*names: GeneralName, subject: x509.Name = NOBODY) -> ClientCertificate:
     found = x509.SubjectAlternativeName(names) if names else None
-    certificate = read_certificate(der_of(found, subject, serial))
+    certificate = read_certificate(der_of(found, subject))
     assert certificate is not None
     return certificate
 

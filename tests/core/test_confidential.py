@@ -35,8 +35,9 @@ def sealing(*keys: EncryptionKey, unreadable: list[tuple[UUID, str]] | None = No
     return Sealing(KeyRing(keys, os.urandom), lambda operation_id, why: found.append((operation_id, why)))
 
 
-def stored(hand: Hand, by: Sealing, *speeches: Callable[[Hand], Command], record: Record | None = None) -> Record:
+def stored(hand: Hand, by: Sealing, *speeches: Callable[[Hand], Command]) -> Record:
     """The record as a store has it after these commands."""
+    record: Record | None = None
     for speech in speeches:
         command = speech(hand)
         result, record = step(record, by.sealed(command), 1_000, lambda: hand.token + 1)

@@ -27,9 +27,9 @@ def with_header(name: bytes, value: bytes) -> RequestHead:
 OTHER_VERSION = with_header(b"Api-Version", b"2")
 
 
-def recorded(fingerprinter: Fingerprinter, head: RequestHead = HEAD, body: bytes = BODY) -> Fingerprint:
+def recorded(fingerprinter: Fingerprinter, body: bytes = BODY) -> Fingerprint:
     """The fingerprint that a record of the operation keeps."""
-    digests = fingerprinter.digests(head, body)
+    digests = fingerprinter.digests(HEAD, body)
     return fingerprinter.with_parts(fingerprinter.alternatives(digests)[0], digests, OPERATION)
 
 

@@ -31,9 +31,8 @@ class Named:
 
 
 ISSUER = Named()
-NOW = 1_900_000_000.0
 HEADER = b'{"alg":"ES256","kid":"k1"}'
-CLAIMS = {"iss": ISSUER.issuer, "aud": "api", "exp": NOW + 60, "sub": "u1"}
+CLAIMS = {"iss": ISSUER.issuer, "aud": "api", "exp": 1_900_000_000.0, "sub": "u1"}
 
 
 def segment(text: bytes) -> bytes:
@@ -43,13 +42,6 @@ def segment(text: bytes) -> bytes:
 def compact(header: bytes = HEADER, payload: bytes | None = None, signature: bytes = b"signature") -> bytes:
     payload = json.dumps(CLAIMS).encode() if payload is None else payload
     return b".".join(segment(part) for part in (header, payload, signature))
-
-
-def token(**changes: Any) -> Token:
-    claims = {name: value for name, value in (CLAIMS | changes).items() if value is not None}
-    found = read_token(compact(payload=json.dumps(claims).encode()))
-    assert isinstance(found, Token)
-    return found
 
 
 MALFORMED = {

@@ -1,7 +1,8 @@
 """The alerts, their runbook and the scrape file that we ship ask for what the gateway really exports and does.
 
-`deploy/alerts_test.yml` has a firing and a quiet case of each alert. Here they are judged by `promql`, in the proof by
-promtool itself (`tests.observe.promtool`).
+`deploy/alerts_test.yml` has a firing and a quiet case of each alert, which promtool judges in the proof
+(`tests.observe.promtool`). `tests/integration/test_runbook.py` has each fire and end on a real gateway, and runs the
+commands of its entry.
 """
 
 from __future__ import annotations
@@ -17,14 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.admin.commands import job_of
 from gateway.config import Config
 from gateway.observe.facts import BreakerChanged
 from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
-from gateway.options import OPERATORS, parser
-from tests.admin.shell import CREATED
-from tests.observe.promql import OF_COUNTERS, History, Selector, fires, history, seconds, selectors
+from tests.observe.promql import OF_COUNTERS, History, Selector, evaluate, parse, seconds, selectors
 from tests.observe.scrape import Scrape, Series, publish, scrape
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +41,6 @@ UP = Series("up", {}, 1.0, "gauge")
 ON_OCCASION = (Series("idempotency_tls_certificate_expiry_timestamp_seconds", {"use": "listen"}, 4e9, "gauge"),)
 CASES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
 TEMPLATE = r"\{\{ \$(value|labels\.\w+|externalLabels\.runbooks) \}\}"
-# What a command of the runbook leaves to the reader.
-GIVEN = {"OPERATION_ID": "00000000-0000-8000-8000-000000000000", "EVENT_ID": "evt_" + "a" * 26}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
@@ -66,7 +62,7 @@ def test_an_alert_says_what_and_where_and_is_silent_where_nothing_is_wrong(
         History(series.name, {**series.labels, **TARGET_LABELS}, dict.fromkeys(range(0, 601, 60), series.value))
         for series in fresh.series
     ]
-    assert not fires(alert["expr"], 0, histories, at=600, step=600)
+    assert not evaluate(parse(alert["expr"]), histories, 600)
     # How long a condition has to last outlives a scrape or two, and ends within the hour.
     assert 2 * seconds(SCRAPING["global"]["scrape_interval"]) <= seconds(alert.get("for", "1h")) <= 3600
 
@@ -111,24 +107,6 @@ def selected(selector: Selector, fresh: Scrape) -> list[Series]:
     ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
-def test_an_alert_fires_when_it_should_and_only_then(case: dict[str, Any]) -> None:
-    """In each case of the file for promtool exactly the named alert fires, or none."""
-    step = seconds(case["interval"])
-    histories = [history(each["series"], each["values"], step) for each in case["input_series"]]
-    (asked,) = case["promql_expr_test"]
-    at = sum(seconds(part) for part in re.findall(r"\d+[smhd]", asked["eval_time"]))
-    firing = [
-        alert["alert"]
-        for alert in ALERTS
-        if fires(alert["expr"], seconds(alert.get("for", "0s")), histories, at=at, step=step)
-    ]
-    name, _, how = case["name"].partition(" ")
-    assert firing == ([name] if how == "fires" else [])
-    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1}]
-    assert asked.get("exp_samples", []) == (samples if how == "fires" else [])
-
-
 def test_every_alert_has_a_firing_and_a_quiet_case_and_an_entry_in_the_runbook() -> None:
     """In the same order everywhere; and the alert links to its entry, below the address that Prometheus is given. Each
     entry says what it means, where to look and what to do, and its links lead to entries."""
@@ -156,16 +134,9 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.partition("\n")[0])
-def test_an_entry_of_the_runbook_can_be_followed(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are the program's, with options that go together. In Kubernetes each is one in a pod, with a name
-    for the audit and files by way of its input; and what kubectl itself is asked is there: labels of the pods, and
-    lines that the gateway logs."""
-    monkeypatch.chdir(tmp_path)
-    Path("response.txt").write_bytes(CREATED)
-    for command in re.findall(r"`idempotency-gateway\s([^`]+)`", entry):
-        chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)])
-        if chosen.command in OPERATORS:
-            job_of(chosen)
+def test_an_entry_of_the_runbook_can_be_followed_in_kubernetes(entry: str) -> None:
+    """Each of its commands is one in a pod, with a name for the audit and files by way of its input; and what kubectl
+    itself is asked is there: labels of the pods, and lines that the gateway logs."""
     text, _, block = entry.partition("- **In Kubernetes.**\n\n  ```sh\n")
     commands = [line.strip() for line in block.partition("  ```")[0].splitlines()]
     assert commands

@@ -25,8 +25,8 @@ def metrics() -> Metrics:
     return Metrics(["create_payment", "create_order"], has_fast_tier=True, version="1.2.3")
 
 
-def answered(verdict: Verdict = Verdict.STORED, **known: Any) -> facts.RequestAnswered:
-    return facts.RequestAnswered("create_payment", verdict, 201, 0.25, "POST", OPERATION, 201, **known)
+def answered(**known: Any) -> facts.RequestAnswered:
+    return facts.RequestAnswered("create_payment", Verdict.STORED, 201, 0.25, "POST", OPERATION, 201, **known)
 
 
 PAY, ORDER = "create_payment", "create_order"

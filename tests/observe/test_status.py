@@ -50,10 +50,10 @@ def health() -> Health:
 
 
 @asynccontextmanager
-async def serving(health: Health, render: Any = None, update: Any = None) -> AsyncIterator[int]:
+async def serving(health: Health, render: Any = None) -> AsyncIterator[int]:
     """The port of a status server, without `render` with real metrics."""
     metrics = Metrics(["create_payment"], has_fast_tier=False, version="1")
-    server = StatusServer(health, render or metrics.render, update)
+    server = StatusServer(health, render or metrics.render)
     try:
         yield await server.port.start("127.0.0.1", 0)
     finally:

@@ -114,23 +114,16 @@ async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(
     ],
 )
 @pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_in_the_write(
-    tmp_path: Path, side: str, status: int, event: str, state: State, verdict: Verdict, streamed: bool
-) -> None:
+async def test_in_the_write(tmp_path: Path, side: str, status: int, event: str, state: State, verdict: Verdict) -> None:
     """The outcome is said once more, whether or not it had taken effect: the same one, by the same attempt."""
-    async with coordination(tmp_path, route={"response": {"max_stored_bytes": 0 if streamed else 1000}}) as office:
-        office.upstream.on(
-            "/charges", Answer(status, body=(b"a", asyncio.Event(), b"z")) if streamed else Answer(status)
-        )
+    async with coordination(tmp_path) as office:
+        office.upstream.on("/charges", Answer(status))
         gate = office.store.stop_before(event) if side == "before" else office.store.stop_after(event)
         task = office.ask()
         await gate.reached.wait()
         assert await office.coordinator.drain(0) == Drained(recorded=1)
         assert heard(await task) == (503, verdict)
         assert (office.state, office.store.said) == (state, ["claim", event, event])
-        if streamed:
-            await eventually(lambda: office.open_connections == 0)
 
 
 async def test_those_who_wait_for_another_gateway(tmp_path: Path) -> None:

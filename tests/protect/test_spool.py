@@ -41,10 +41,10 @@ async def take(directory: Path, length: int) -> TakenBody | None:
     return await Spool(directory).take(Pieces(*pieces(length)), bytes_max=BYTES_MAX, spool_over_bytes=64 * KIB)
 
 
-def pieces(length: int, size: int = 10_000) -> list[bytes]:
+def pieces(length: int) -> list[bytes]:
     """That many bytes, no two pieces alike."""
     whole = b"".join(b"%08d" % number for number in range(length // 8 + 1))[:length]
-    return [whole[start : start + size] for start in range(0, length, size)]
+    return [whole[start : start + 10_000] for start in range(0, length, 10_000)]
 
 
 async def test_an_encrypted_file(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ def test_who_uses_keys_wrongly_can_be_told_by_the_line(paper: Paper) -> None:
     assert (repeat["first_operation"], repeat["scope"]) == (str(first), "5c0be")
 
 
+def test_a_request_is_one_line_that_can_be_read(paper: Paper) -> None:
+    """Text begins with when, how grave and what, and nothing is said twice."""
+    paper.logs(format="text")(ANSWERED)
+    assert paper.lines == [
+        b"2025-06-15T15:06:40.500Z info    POST create_payment 201 stored upstream_status=201 duration_ms=12.3 "
+        b"attempt=1 operation_id=" + str(OPERATION).encode() + b" request_id=req-7 trace_id=" + TRACE.encode() + b"\n"
+    ]
+
+
 CLAIMED, DOWN = facts.OperationClaimed("r", OPERATION, 5, 1), facts.TierChanged("durable", False)
 TOLD, TOLD_PASSED = "POST create_payment 201 stored", "GET 200 unprotected"
 
@@ -145,6 +154,13 @@ def test_the_configuration_says_which_requests_get_a_line(
     ):
         events.publish(fact)
     assert [line["message"] for line in paper.objects()] == messages
+
+
+def test_the_level_holds_for_facts(paper: Paper) -> None:
+    observer = paper.logs(level="warning", requests="all")
+    for fact in (ANSWERED, PASSED, facts.TierChanged("durable", True), CLAIMED):
+        observer(fact)
+    assert paper.lines == []
 
 
 OF: Any = ("r", OPERATION, 5)

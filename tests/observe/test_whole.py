@@ -24,6 +24,7 @@ from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.eventually import eventually
 from tests.support.house import JSON, config_text, house, sqlite_store
+from tests.support.ports import free_port
 from tests.support.upstream import Answer, RecordingUpstream
 
 
@@ -118,6 +119,23 @@ async def test_the_log_gives_nothing_away(tmp_path: Path, shape: str) -> None:
         words = [json.loads(line).get("verdict") for line in lines]
         assert [verdict for verdict in words if verdict] == ["stored", "replayed", "key-invalid"]
     assert sum(" 201 " in line and "req-7" in line for line in lines) == 2
+
+
+async def test_an_upstream_that_cannot_be_reached_is_named_with_the_cause(tmp_path: Path) -> None:
+    """Once when that begins and once when it is over, and in the line of each request, protected or not."""
+    port = free_port()
+    async with logged(tmp_path, f"http://127.0.0.1:{port}", requests="all") as it:
+        for target in ("/charges", "/charges", "/elsewhere?secret"):
+            assert (await it.send(target)).status == 502
+        async with RecordingUpstream(port=port):
+            assert (await it.send()).status == 200
+    lines = it.lines()
+    assert [line["why"].split(":")[0] for line in lines if "why" in line] == ["refused"] * 3
+    down, up = [line for line in lines if f":{port} " in line["message"]]
+    assert (down["level"], down["message"]) == ("warning", f"http://127.0.0.1:{port} is down")
+    assert down["detail"].startswith("connecting to 127.0.0.1")
+    assert (up["level"], up["message"]) == ("info", f"http://127.0.0.1:{port} is up")
+    assert "secret" not in it.file.read_text()
 
 
 def test_durations_are_finer_than_a_millisecond(tmp_path: Path) -> None:

@@ -64,6 +64,14 @@ def test_nothing_of_a_request_is_readable_and_no_two_are_alike() -> None:
             open_sealed(SealedRequest(ACCEPTANCE, key_id, data), RING, OPERATION)
 
 
+def test_an_old_key_opens_and_does_not_seal() -> None:
+    """A new first key seals; what the earlier one sealed stays readable until it is removed."""
+    sealed = seal(KEPT, KeyRing((OLD,), os.urandom), OPERATION, ACCEPTANCE)
+    assert open_sealed(sealed, RING, OPERATION) == KEPT
+    with pytest.raises(Unopenable, match="key 'old', which is not configured"):
+        open_sealed(sealed, KeyRing((CURRENT,), os.urandom), OPERATION)
+
+
 @pytest.mark.parametrize(
     "moved",
     [

@@ -29,10 +29,12 @@ def opened() -> Breaker:
 
 
 def test_failures_in_a_row_open_it() -> None:
-    """One that was sent begins the count anew, whatever its response."""
+    """One that was sent begins the count anew, whatever its response. A claim that another gateway got first is neither
+    a failure nor a success."""
     breaker = tried(Breaker(POLICY), 0, is_sent=False, times=4)
     breaker = tried(breaker, 1, is_sent=True)
     breaker = tried(breaker, 2, is_sent=False, times=4)
+    breaker = tried(breaker, 2, is_sent=None, times=100)
     assert breaker.phase is Phase.CLOSED
     assert tried(breaker, 3, is_sent=False).phase is Phase.OPEN
 
@@ -81,6 +83,7 @@ def test_slow_start() -> None:
     assert [breaker.free(10 + second) for second in range(1, 6)] == [2, 4, 8, 16, 32]
     used = tried(breaker, 11, is_sent=True, times=2)
     assert (used.free(11.5), used.begin(11.5), used.free(12)) == (0, None, 4)
+    assert [tried(breaker, 11, is_sent=False).free(second) for second in (12, 13)] == [2, 4]
     running = begun(begun(breaker, 11), 11)
     assert running.free(12) == 2, "those that still run have their places"
     assert breaker.free(30) is None

@@ -24,8 +24,9 @@ from gateway.core.lifecycle import step
 from gateway.core.message import Headers, pack_headers, unpack_headers
 from gateway.core.operation import Applied, Command, Event, Record
 from gateway.core.outbox import Outbox, Part, PublishedEvent, Subscription, opened_event
-from tests.conformance.hand import ANSWER, Hand
+from tests.conformance.hand import ANSWER, RESOURCE, Hand
 
+OLD = EncryptionKey("old", bytes(32))
 NEW = EncryptionKey("new", bytes(range(32)))
 
 
@@ -94,6 +95,18 @@ def test_what_was_written_with_a_claim_is_bound_to_its_operation() -> None:
     ):
         opened = by.opened(moved)
         assert (opened.probe, opened.request, opened.resource, opened.identity.key) == (None, None, None, None)
+
+
+def test_a_response_from_a_journal_is_not_sealed_again_and_its_result_is_in_clear() -> None:
+    """It goes on as it is, for its key may be another one, or missing; what comes of it is sent to callers."""
+    by, hand = sealing(NEW), Hand()
+    record = stored(hand, by, Hand.claim)
+    journaled = by.sealed(hand.complete())
+    assert sealing(OLD).sealed(journaled) == by.sealed(journaled) == journaled
+    result, _ = step(record, journaled, 2_000, lambda: 0)
+    opened = by.opened_result(result, journaled, journaled).snapshot.record
+    assert opened is not None
+    assert (opened.response, opened.resource) == (ANSWER, RESOURCE)
 
 
 def test_no_two_are_alike() -> None:

@@ -33,6 +33,15 @@ def data_of(event: PublishedEvent) -> dict[str, object]:
     return data
 
 
+def test_an_event_is_thin_unless_it_is_told_otherwise() -> None:
+    """Nothing of the request or the response but the status, and no key; it is in the trace of the request."""
+    event = new_event()
+    assert [name for name, value in data_of(event).items() if value is not None] == [
+        *("operation_id", "route", "state", "outcome", "status", "attempts", "token", "completed_at", "recovered")
+    ]
+    assert orjson.loads(event.cloudevent())["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
+
+
 @rows(
     "headers, body, shown",
     json=((JSON,), b'{"n": 1.10, "big": 123456789012345678901234567890}', True),

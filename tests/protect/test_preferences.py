@@ -1,10 +1,10 @@
-"""What a caller prefers: how long it waits, and that it does not."""
+"""What a caller prefers: how long it waits."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.protect.forwarding import prefers_async, wait_preference, without_heeded
+from gateway.protect.forwarding import wait_preference, without_heeded
 
 
 @pytest.mark.parametrize(
@@ -32,23 +32,3 @@ def test_the_wait_is_read_and_removed_by_the_same_rule(value: bytes, seconds: in
     """What the gateway waits by is what the service does not get; nothing inside quotes is either."""
     assert wait_preference(((b"Prefer", value),)) == seconds
     assert without_heeded(value, heeds_async=False) == sent
-
-
-@pytest.mark.parametrize(
-    ("value", "is_async", "sent"),
-    [
-        (b"respond-async", True, b""),
-        (b"respond-async = ", True, b""),
-        (b"respond-async; x=1, return=minimal", True, b"return=minimal"),
-        (b"return=minimal, respond-async, respond-async", True, b"return=minimal"),
-        (b"respond-asynchronously", False, b"respond-asynchronously"),
-        (b'note="a, respond-async"', False, b'note="a, respond-async"'),
-        (b'note="a, respond-async', False, b'note="a, respond-async'),
-    ],
-    ids=lambda value: value[:30].decode() if isinstance(value, bytes) else None,
-)
-def test_a_caller_that_does_not_wait(value: bytes, is_async: bool, sent: bytes) -> None:
-    """The preference is read and removed by one rule; a service whose route does not heed it gets it."""
-    assert prefers_async(((b"Prefer", value),)) is is_async
-    assert without_heeded(value, heeds_async=True) == sent
-    assert (b"respond-async" in without_heeded(value, heeds_async=False).lower()) is (b"async" in value.lower())

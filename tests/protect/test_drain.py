@@ -104,6 +104,17 @@ async def test_what_was_not_sent_stays_marked_until_its_claim_has_ended(
         assert left_by_ended(tmp_path) == ([] if is_ended else [unsent])
 
 
+async def test_in_the_answer(tmp_path: Path) -> None:
+    """What was sent and not answered whole is in doubt, which says why, and its connection is given up."""
+    async with coordination(tmp_path) as office:
+        task = await sent(office, Answer(body=(b"a", asyncio.Event(), b"z")))
+        await eventually(lambda: office.client.stats.answered == 1)
+        assert await office.coordinator.drain(0) == Drained(recorded=1)
+        assert heard(await task) == (503, Verdict.IN_DOUBT)
+        assert (office.state, office.record.doubt) == (State.IN_DOUBT, "interrupted")
+        await eventually(lambda: office.open_connections == 0)
+
+
 @pytest.mark.parametrize(
     ("status", "event", "state", "verdict"),
     [

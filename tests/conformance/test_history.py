@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.operation import (
-    HISTORY_FIRST,
-    HISTORY_LAST,
-    PROBE,
-    Entry,
-    Event,
-    History,
-    unpacked_history,
-)
+from gateway.core.operation import HISTORY_FIRST, HISTORY_LAST, PROBE, Entry, Event, History, unpacked_history
 from gateway.store.base import Store
 from tests.conformance.hand import LEASE_SECONDS, Hand, do, state
 from tests.conformance.stores import Database

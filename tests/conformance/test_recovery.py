@@ -12,17 +12,7 @@ from gateway.core.operation import Audit, Event, State, in_doubt_since_us, micro
 from gateway.store.base import Store
 from gateway.store.operations import AUDIT_KEEP_US, PROBE_FLOOR_US, RecoveryLease
 from tests.conformance.cases import one_of_every_kind
-from tests.conformance.hand import (
-    LEASE_SECONDS,
-    LEASE_US,
-    PENDING,
-    RESOURCE,
-    Hand,
-    Speech,
-    do,
-    started,
-    state,
-)
+from tests.conformance.hand import LEASE_SECONDS, LEASE_US, PENDING, RESOURCE, Hand, Speech, do, started, state
 from tests.conformance.stores import Database
 from tests.conformance.test_retention import sweep_all
 

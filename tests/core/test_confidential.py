@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.confidential import (
-    NO_SEALING,
-    EncryptionKey,
-    KeyRing,
-    Sealing,
-    Unopenable,
-    kept_headers,
-    of_audit,
-)
+from gateway.core.confidential import NO_SEALING, EncryptionKey, KeyRing, Sealing, Unopenable, kept_headers, of_audit
 from gateway.core.lifecycle import step
 from gateway.core.message import Headers, pack_headers, unpack_headers
 from gateway.core.operation import Applied, Command, Event, Record

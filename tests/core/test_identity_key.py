@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.identity.body import parse_pointer
-from gateway.core.identity.key import (
-    BodyPart,
-    ComposedKey,
-    HeaderKey,
-    HeaderPart,
-    Key,
-    KeyFault,
-    KeyFormat,
-)
+from gateway.core.identity.key import BodyPart, ComposedKey, HeaderKey, HeaderPart, Key, KeyFault, KeyFormat
 from gateway.core.message import IndexedHeaders
 from tests.core.rows import rows
 

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.identity.caller import (
-    TOKEN_BYTES_MAX,
-    Token,
-    TokenFault,
-    claims_value,
-    read_token,
-)
+from gateway.core.identity.caller import TOKEN_BYTES_MAX, Token, TokenFault, claims_value, read_token
 
 
 @dataclass(frozen=True)

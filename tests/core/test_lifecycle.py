@@ -9,15 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.lifecycle import (
-    LAPSED_DOUBT,
-    ROWS,
-    TABLE,
-    Fence,
-    settle,
-    step,
-    tombstone_response,
-)
+from gateway.core.lifecycle import LAPSED_DOUBT, ROWS, TABLE, Fence, settle, step, tombstone_response
 from gateway.core.operation import (
     EVENT_OF,
     Accept,

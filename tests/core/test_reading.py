@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.core.identity.body import MISSING, parse_json, parse_pointer
 from gateway.core.message import IndexedHeaders
-from gateway.core.outcome import (
-    RESOURCE_BYTES_MAX,
-    ResponseRule,
-    fetch_target,
-    is_address,
-    is_target,
-    resource_in,
-)
+from gateway.core.outcome import RESOURCE_BYTES_MAX, ResponseRule, fetch_target, is_address, is_target, resource_in
 
 HOSTS = (b"api.test", b"127.0.0.1:9000", b"")
 ID = parse_pointer("/id")

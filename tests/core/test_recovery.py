@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from gateway.core.identity.body import parse_json, parse_pointer
 from gateway.core.lifecycle import LAPSED_DOUBT
 from gateway.core.message import Headers, IndexedHeaders, ResponseHead
-from gateway.core.operation import (
-    MICROSECONDS,
-    ProbeTarget,
-    RequestInfo,
-    Snapshot,
-    State,
-    microseconds,
-)
+from gateway.core.operation import MICROSECONDS, ProbeTarget, RequestInfo, Snapshot, State, microseconds
 from gateway.core.outcome import ResponseRule
 from gateway.core.recovery import (
     AskAgain,

@@ -47,10 +47,6 @@ async def idle(office: Office) -> None:
     await eventually(lambda: office.coordinator.in_flight == 0, what="no run is left")
 
 
-async def given_up(office: Office) -> None:
-    await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")
-
-
 async def left_after(steps: int, task: asyncio.Task[Reply | Untouched]) -> None:
     """The caller goes away so many turns of the loop from now; what it got by then it lets go."""
     for _ in range(steps):
@@ -66,15 +62,6 @@ def say(office: Office, command: Command) -> Record:
     record = MemoryStore(office.memory).apply_now(command).snapshot.record
     assert record is not None
     return record
-
-
-def claimed_by_another(office: Office) -> Record:
-    """Another gateway's claim on the released record."""
-    before = office.record
-    assert before.fingerprint is not None
-    return say(
-        office, Claim(before.identity, uuid4(), "other", before.fingerprint, int(LEASE_SECONDS * 1e6), before.token)
-    )
 
 
 @pytest.mark.parametrize("fault", [lost(), dropped()], ids=["effect", "no-effect"])
@@ -172,7 +159,9 @@ def others_did(office: Office, what: str) -> None:
     elif what != "nothing":
         say(office, Disprove(operation_id, token, uuid4(), WINDOW_US))
     if "claimed" in what:
-        other = claimed_by_another(office)
+        before = office.record
+        assert before.fingerprint is not None
+        other = say(office, Claim(before.identity, uuid4(), "other", before.fingerprint, 30_000_000, before.token))
         ids = (operation_id, other.token, other.attempt_id)
         if what.endswith("completed"):
             say(office, Complete(*ids, THEIRS, WINDOW_US, WINDOW_US))
@@ -399,4 +388,4 @@ async def test_the_first_caller_leaves_at_any_step(tmp_path: Path, route: Any, s
         assert len(office.upstream.requests) == (0 if office.state is State.ABSENT else 1)
         await eventually(lambda: spooled_files(tmp_path) == [], what="bodies are closed")
         if route:
-            await given_up(office)
+            await eventually(lambda: office.open_connections == 0, what="the connection to the upstream is closed")

@@ -197,37 +197,11 @@ def ends_doubt(before: Record, command: Command) -> bool:
 # Single rules that no general statement says
 
 
-def applied(memory: Memory, command: Command) -> Record:
-    """The record after this command, which the store applies."""
-    result = MemoryStore(memory).apply_now(command)
-    assert isinstance(result, Applied)
-    assert result.snapshot.record is not None
-    return result.snapshot.record
-
-
-def test_a_takeover_keeps_the_request_and_the_beginning() -> None:
-    """The new claim carries doubt, has a higher token, and is of the same operation since the same first claim."""
-    hand, memory = play(("claim", "abandon"))
-    before = hand.record
-    assert before is not None
-    memory.clock.now_us += 5
-    after = applied(memory, hand.takeover())
-    assert after.carries_doubt
-    assert after.token > before.token
-    assert (after.fingerprint, after.first_claimed_us) == (before.fingerprint, before.first_claimed_us)
-    assert (after.attempts, after.claimed_us) == (2, memory.clock())
-
-
-def claimed(*further: str) -> Record:
-    """A record that was claimed."""
-    record = play(("claim", *further))[0].record
-    assert record is not None
-    return record
-
-
 def test_a_lease_ends_at_its_moment() -> None:
     """At the microsecond at which it ends a lease is over."""
-    states = [settle(claimed(), claimed().lease_until_us + moment).state for moment in (-1, 0, 1)]
+    record = play(("claim",))[0].record
+    assert record is not None
+    states = [settle(record, record.lease_until_us + moment).state for moment in (-1, 0, 1)]
     assert states == [State.CLAIMED, State.IN_DOUBT, State.IN_DOUBT]
 
 

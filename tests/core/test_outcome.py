@@ -22,7 +22,6 @@ from gateway.core.outcome import (
     ResponseRule,
     StatusPolicy,
     conclude_answered,
-    conclude_not_sent,
     conclude_unknown,
     meaning_of,
     windows_us,
@@ -181,13 +180,6 @@ def test_event_and_word_of_every_answer(preset: Preset) -> None:
         else:
             event = Event.FORGET if status in DOOR and is_first else Event.RELEASE
             assert (outcome.event, outcome.verdict) == (event, Verdict.RELEASED), case
-
-
-def test_nothing_sent() -> None:
-    """Nothing sent is a release, but not under doubt: it says nothing of the attempts before."""
-    free, doubtful = conclude_not_sent(carries_doubt=False), conclude_not_sent(carries_doubt=True)
-    assert (free.event, free.verdict) == (Event.RELEASE, Verdict.UPSTREAM_UNREACHABLE)
-    assert (doubtful.event, doubtful.verdict) == (Event.ABANDON, Verdict.IN_DOUBT)
 
 
 def test_unknown_is_never_anything_else() -> None:

@@ -78,13 +78,6 @@ def test_same_request(kept: Record | None, expected: Callable[[Record | None], J
     assert verdict(kept) == expected(kept)
 
 
-@pytest.mark.parametrize("response", [None, replace(ANSWER, body=None)], ids=["no-response", "no-body"])
-def test_completed_without_its_body(response: StoredResponse | None) -> None:
-    """A completed record without a body is never replayed as an empty answer."""
-    kept = record(State.COMPLETED, response=response)
-    assert verdict(kept) == Refuse(Verdict.RESPONSE_NOT_STORED, kept)
-
-
 @pytest.mark.parametrize(("state", "accept"), list(itertools.product(STATES, [False, True])), ids=str)
 def test_recipe_changed(state: State, accept: bool) -> None:
     """Where sameness cannot be known, accepting gives the recorded answer and never an execution."""

@@ -18,13 +18,13 @@ takeover-outcome-ends-doubt: a takeover that was answered 'no effect' is told an
 -            if status
 +            if status
 unsent-takeover-ends-doubt: a takeover that was not sent frees the key
-  core/outcome.py tests/core/test_outcome.py::test_nothing_sent
+  core/outcome.py tests/http/gateway/test_recovery.py::test_resend_takes_over[sqlite]
 -    if carries_doubt:
 -        return Outcome(Event.ABANDON, Verdict.IN_DOUBT)
 -    return Outcome(Event.RELEASE
 +    return Outcome(Event.RELEASE
 takeover-carries-no-doubt: a claim by takeover is a claim like any other
-  core/lifecycle.py tests/core/test_lifecycle.py::test_a_takeover_keeps_the_request_and_the_beginning
+  core/lifecycle.py tests/conformance/test_fences.py::test_a_takeover_cannot_free_the_key[sqlite-release]
 -carried_us=min(in_doubt_since_us(record), now_us) if isinstance(command, Takeover) else None,
 +carried_us=None,
 doubt-begins-with-the-takeover: operators are told that a doubt began when its last attempt did

@@ -123,7 +123,7 @@ known-key-is-cut-off: a key whose answer is being read when patience ends is for
 -raise asyncio.CancelledError(KNOWN) from cancelled
 +raise
 no-body-is-an-empty-body: a record whose answer was not kept is replayed as an empty answer
-  core/verdict.py tests/core/test_verdict.py::test_completed_without_its_body
+  core/verdict.py tests/http/gateway/test_verdicts.py::test_rule_11_response_not_stored[sqlite]
 -if is_fetched or response is None or response.body is None:
 +if is_fetched or response is None:
 fetch-executes: a header of the caller's makes a write of what is only to be read

@@ -206,6 +206,23 @@ class History:
         return frozenset(self.labels.items())
 
 
+def history(series: str, values: str, interval_seconds: int) -> History:
+    """A series as `promtool test rules` writes it: `name{label="x"}` and `0+1x10 5 _`."""
+    selector = parse(series)
+    if not isinstance(selector, Selector):
+        raise PromqlError(f"not a series: {series}")
+    found: list[float | None] = []
+    for item in values.split():
+        match = re.fullmatch(r"(?:(_)|(-?[\d.]+)([+-][\d.]+)?)(?:x(\d+))?", item)
+        if match is None:
+            raise PromqlError(f"not understood: {item!r}")
+        gap, first, step, count = match.groups()
+        times = range(int(count or 0) + (0 if gap and count else 1))
+        found += [None if gap else float(first) + float(step or 0) * index for index in times]
+    samples = {index * interval_seconds: value for index, value in enumerate(found) if value is not None}
+    return History(selector.metric, selector.matchers, samples)
+
+
 def evaluate(node: Node, histories: Sequence[History], now: int) -> Vector | float:
     """The value at this time in seconds. Raises `PromqlError`."""
     match node:
@@ -236,6 +253,16 @@ def evaluate(node: Node, histories: Sequence[History], now: int) -> Vector | flo
         case Call(sign, [left, right]) if sign in _COMPARISONS or sign in _ARITHMETIC:
             return _combined(sign, *(evaluate(each, histories, now) for each in (left, right)))
     raise PromqlError(f"cannot be evaluated: {node}")
+
+
+def fires(expression: str, for_seconds: int, histories: Sequence[History], at: int, step: int) -> bool:
+    """Whether an alert fires at this time in seconds, evaluated each `step` seconds."""
+    node = parse(expression)
+    since: dict[Labels, int] = {}
+    for now in range(0, at + 1, step):
+        found = _vector(evaluate(node, histories, now))
+        since = {labels: since.get(labels, now) for labels in found}
+    return any(at - began >= for_seconds for began in since.values())
 
 
 def _increases(selector: Selector, histories: Sequence[History], now: int, *, per_second: bool) -> Vector:

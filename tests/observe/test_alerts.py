@@ -1,8 +1,7 @@
 """The alerts, their runbook and the scrape file that we ship ask for what the gateway really exports and does.
 
-`deploy/alerts_test.yml` has a firing and a quiet case of each alert, which promtool judges in the proof
-(`tests.observe.promtool`). `tests/integration/test_runbook.py` has each fire and end on a real gateway, and runs the
-commands of its entry.
+`deploy/alerts_test.yml` has a firing and a quiet case of each alert. Here they are judged by `promql`, in the proof by
+promtool itself (`tests.observe.promtool`).
 """
 
 from __future__ import annotations
@@ -18,11 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.admin.commands import job_of
 from gateway.config import Config
 from gateway.observe.facts import BreakerChanged
 from gateway.observe.logs import Line, as_json
 from gateway.observe.metrics import Metrics
-from tests.observe.promql import OF_COUNTERS, History, Selector, evaluate, parse, seconds, selectors
+from gateway.options import OPERATORS, parser
+from tests.admin.shell import CREATED
+from tests.observe.promql import OF_COUNTERS, History, PromqlError, Selector, fires, history, seconds, selectors
 from tests.observe.scrape import Scrape, Series, publish, scrape
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,8 @@ UP = Series("up", {}, 1.0, "gauge")
 ON_OCCASION = (Series("idempotency_tls_certificate_expiry_timestamp_seconds", {"use": "listen"}, 4e9, "gauge"),)
 CASES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
 TEMPLATE = r"\{\{ \$(value|labels\.\w+|externalLabels\.runbooks) \}\}"
+# What a command of the runbook leaves to the reader.
+GIVEN = {"OPERATION_ID": "00000000-0000-8000-8000-000000000000", "EVENT_ID": "evt_" + "a" * 26}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
@@ -62,7 +66,7 @@ def test_an_alert_says_what_and_where_and_is_silent_where_nothing_is_wrong(
         History(series.name, {**series.labels, **TARGET_LABELS}, dict.fromkeys(range(0, 601, 60), series.value))
         for series in fresh.series
     ]
-    assert not evaluate(parse(alert["expr"]), histories, 600)
+    assert not fires(alert["expr"], 0, histories, at=600, step=600)
     # How long a condition has to last outlives a scrape or two, and ends within the hour.
     assert 2 * seconds(SCRAPING["global"]["scrape_interval"]) <= seconds(alert.get("for", "1h")) <= 3600
 
@@ -107,6 +111,24 @@ def selected(selector: Selector, fresh: Scrape) -> list[Series]:
     ]
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
+def test_an_alert_fires_when_it_should_and_only_then(case: dict[str, Any]) -> None:
+    """In each case of the file for promtool exactly the named alert fires, or none."""
+    step = seconds(case["interval"])
+    histories = [history(each["series"], each["values"], step) for each in case["input_series"]]
+    (asked,) = case["promql_expr_test"]
+    at = sum(seconds(part) for part in re.findall(r"\d+[smhd]", asked["eval_time"]))
+    firing = [
+        alert["alert"]
+        for alert in ALERTS
+        if fires(alert["expr"], seconds(alert.get("for", "0s")), histories, at=at, step=step)
+    ]
+    name, _, how = case["name"].partition(" ")
+    assert firing == ([name] if how == "fires" else [])
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1}]
+    assert asked.get("exp_samples", []) == (samples if how == "fires" else [])
+
+
 def test_every_alert_has_a_firing_and_a_quiet_case_and_an_entry_in_the_runbook() -> None:
     """In the same order everywhere; and the alert links to its entry, below the address that Prometheus is given. Each
     entry says what it means, where to look and what to do, and its links lead to entries."""
@@ -134,9 +156,16 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.partition("\n")[0])
-def test_an_entry_of_the_runbook_can_be_followed_in_kubernetes(entry: str) -> None:
-    """Each of its commands is one in a pod, with a name for the audit and files by way of its input; and what kubectl
-    itself is asked is there: labels of the pods, and lines that the gateway logs."""
+def test_an_entry_of_the_runbook_can_be_followed(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are the program's, with options that go together. In Kubernetes each is one in a pod, with a name
+    for the audit and files by way of its input; and what kubectl itself is asked is there: labels of the pods, and
+    lines that the gateway logs."""
+    monkeypatch.chdir(tmp_path)
+    Path("response.txt").write_bytes(CREATED)
+    for command in re.findall(r"`idempotency-gateway\s([^`]+)`", entry):
+        chosen = parser().parse_args([GIVEN.get(word, word) for word in shlex.split(command)])
+        if chosen.command in OPERATORS:
+            job_of(chosen)
     text, _, block = entry.partition("- **In Kubernetes.**\n\n  ```sh\n")
     commands = [line.strip() for line in block.partition("  ```")[0].splitlines()]
     assert commands
@@ -180,3 +209,36 @@ def said_by(source: str) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
+
+
+def test_what_must_be_watched_is_watched() -> None:
+    """Doubt, the durable store, mismatches, keyed requests without a route; what waits too long, and dead letters."""
+    watched = {" ".join((one.metric, *one.matchers.values())) for alert in ALERTS for one in selectors(alert["expr"])}
+    must = """in_doubt|store_up durable|requests_total key-reused|unprotected_requests_total no_route_keyed|
+        oldest_backlog_seconds|lanes_stopped|dead_letters|breaker_open|paused|inbox_rejected_total"""
+    assert {f"idempotency_{each.strip()}" for each in must.split("|")} <= watched
+    after = {alert["alert"]: alert.get("for") for alert in ALERTS}
+    patience = {"IdempotencyInDoubt": "5m", "IdempotencyBreakerOpen": "5m", "IdempotencyPaused": "1h"}
+    assert {name: after[name] for name in patience} == patience
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("idempotency_indoubt > 0", "idempotency_indoubt {} selects nothing"),
+        ('idempotency_store_up{tier="durabel"} == 0', "idempotency_store_up {'tier': 'durabel'} selects nothing"),
+        ('idempotency_in_doubt{verdict="x"} > 0', "idempotency_in_doubt {'verdict': 'x'} selects nothing"),
+        ("sum by (verdict) (idempotency_in_doubt) > 0", "idempotency_in_doubt has no label verdict"),
+        ("increase(idempotency_in_doubt[5m]) > 0", "idempotency_in_doubt is a gauge"),
+        ("idempotency_requests_total > 0", "idempotency_requests_total is a counter"),
+        ("rate(idempotency_claims_total[15s]) > 0", "the window of idempotency_claims_total holds too few scrapes"),
+    ],
+)
+def test_a_wrong_expression_is_noticed(expression: str, fault: str, fresh: Scrape) -> None:
+    assert fault in faults(expression, fresh)
+
+
+def test_what_is_no_expression_is_refused() -> None:
+    for slip in ("sum(x > 0", "sum by (route (x)) > 0", "increse(x[5m]) > 0", "x{route=} > 0", "x[5] > 0", "x >"):
+        with pytest.raises(PromqlError):
+            selectors(slip)

@@ -40,11 +40,9 @@ ROUTES = RouteTable(
 )
 
 
-def asked(
-    target: bytes, method: bytes = b"POST", host: bytes = b"api.test", *, more: Headers = ()
-) -> tuple[Route | None, Fault | None]:
+def asked(target: bytes, *, host: bytes = b"api.test", more: Headers = ()) -> tuple[Route | None, Fault | None]:
     """What is found of a request with this target."""
-    return examine(ROUTES, RequestHead(method, target, IndexedHeaders(((b"Host", host), *more))), (1, 1))
+    return examine(ROUTES, RequestHead(b"POST", target, IndexedHeaders(((b"Host", host), *more))), (1, 1))
 
 
 @pytest.mark.parametrize(
@@ -52,20 +50,17 @@ def asked(
     [
         *[(target, b"api.test") for target in (
             # Two slashes begin an authority for those who read the target as a reference (RFC 3986 section 4.2).
-            b"//x/v1/payments", b"//x:1/v1/payments?q", b"///x/v1/payments", b"//user@x/v1/payments",
-            b"/\\x/v1/payments", b"/%2Fx/v1/payments", b"/%5cx/v1/payments", b"//pay.test/v2/payments",
+            b"//user@x:1/v1/payments?q", b"/\\x/v1/payments", b"//pay.test/v2/payments",
             b"http://api.test//x/v1/payments",
             # `..` takes `//` back for a service that does not fold it before (RFC 3986 section 5.2.4).
-            b"/v1//../payments", b"/v1//%2e%2e/payments", b"/v1/x//../../payments", b"/v1/payments/7//../Capture",
-            # Whether the service tells upper from lower case is not known.
-            b"/v1/Payments", b"/V1/PAYMENTS", b"/v1/payments/7/capture", b"/V1/%50ayments", b"http://h/v1/Payments",
-            # Some services trim blanks around a segment, as Spring did before 4.3 (CVE-2016-5007).
-            b"/v1/payments%20", b"/v1/%0aPayments", b"/v1%09/payments/?x", b"/v1/payments%2520",
+            b"/v1//../payments", b"/v1/x//../../payments", b"/v1/payments/7//../Capture",
+            # Whether the service tells upper from lower case is not known, nor whether it trims blanks around a
+            # segment, as Spring did before 4.3 (CVE-2016-5007).
+            b"http://h/v1/Payments", b"/v1%09/payments/?x",
         )],
         # A service may take the path from such a target and still go by its `Host` field.
         *[(target, b"pay.test") for target in (
-            b"//x/v2/payments", b"/\\x/v2/payments", b"//x//v2/payments", b"http://x/v2%2Fpayments",
-            b"http://x//y/v2/payments",
+            b"//x/v2/payments", b"/\\x/v2/payments", b"http://x/v2%2Fpayments", b"http://x//y/v2/payments",
         )],
     ],
 )  # fmt: skip
@@ -78,30 +73,9 @@ def test_another_spelling_is_not_a_way_round_a_route(target: bytes, host: bytes)
 
 
 @pytest.mark.parametrize(
-    ("target", "method", "path"),
-    [
-        (b"/V1/payments", b"POST", "/v1/payments"), (b"/v1/Limits/7", b"PUT", "/v1/limits/{id}"),
-        (b"/v1%2Fpayments", b"POST", "/v1/payments"), (b"//h/v1/payments", b"POST", "/v1/payments"),
-    ],
-)  # fmt: skip
-def test_a_path_in_another_spelling_is_answered_with_the_right_one(target: bytes, method: bytes, path: str) -> None:
-    """Who wrote the path in another spelling is told so, and how the route is written."""
-    _, fault = asked(target, method)
-    assert fault is not None
-    assert f"can be read as {path}, which is protected" in fault.detail
-
-
-@pytest.mark.parametrize(
     ("target", "field"),
     [
-        (b"/v1/limits/7", (b"X-HTTP-Method-Override", b"PUT")),
-        (b"/v1/limits/7", (b"x-http-method", b"put")),
-        (b"/v1/limits/7", (b"X-Method-Override", b" PUT")),
-        (b"/v1/limits/7", (b"X_HTTP_METHOD_OVERRIDE", b"PUT")),
         (b"/v1/limits/7", (b"X-HTTP-Method-Override", b"Put , DELETE")),
-        (b"/ping", (b"X-Original-URL", b"/v1/payments")),
-        (b"/ping", (b"X-Rewrite-URL", b" /v1/payments?x=1")),
-        (b"/ping", (b"x-original-url", b"/V1/x/../Payments/")),
         (b"/ping", (b"X_ORIGINAL_URL", b"v1%2fpayments")),
         (b"/ping", (b"X-Original-URL", b"http://api.test/v1/payments#x")),
     ],
@@ -110,18 +84,9 @@ def test_another_method_or_path_in_a_field_is_not_a_way_round_a_route(
     target: bytes, field: tuple[bytes, bytes]
 ) -> None:
     """A service that lets such a field override method or path does what the route protects."""
-    for method in (b"POST", b"GET") if target != b"/ping" else (b"POST",):
-        route, fault = asked(target, method, more=(field,))
-        assert route is not None
-        assert fault is not None
-
-
-def test_paths_in_fields_take_no_longer_than_one_in_its_place() -> None:
-    """However many there are: together they may be no longer than a path may."""
-    fields = tuple((b"X-Original-URL", DEAR[: len(DEAR) // parts]) for parts in (8, 8, 8, 8, 2))
-    one = least_seconds(lambda: asked(DEAR))
-    assert least_seconds(lambda: asked(b"/ping", more=fields)) < 3 * one
-    assert asked(b"/ping", more=(*fields, fields[0])) == (None, Fault(400, "What names another target is too long."))
+    route, fault = asked(target, more=(field,))
+    assert route is not None
+    assert fault is not None
 
 
 # Read in four ways, in each of which dot segments may be resolved in two.
@@ -143,11 +108,15 @@ def test_all_readings_of_a_request_take_a_few_times_as_long_as_one(target: bytes
     assert least_seconds(lambda: asked(target)) < 11 * one
 
 
-def test_many_other_methods_take_no_longer_than_one() -> None:
-    """A request may name as many as it has fields, and its target is looked at once for all of them."""
-    fields = tuple((b"X-HTTP-Method", method) for method in [b"M%d" % number for number in range(100)])
+def test_what_names_another_request_takes_no_longer_than_that() -> None:
+    """However many there are: a target is looked at once for all methods, and paths together may be no longer than one
+    path."""
+    methods = tuple((b"X-HTTP-Method", method) for method in [b"M%d" % number for number in range(100)])
+    paths = tuple((b"X-Original-URL", DEAR[: len(DEAR) // parts]) for parts in (8, 8, 8, 8, 2))
     one = least_seconds(lambda: asked(DEAR))
-    assert least_seconds(lambda: asked(DEAR, more=fields)) < 3 * one
+    assert least_seconds(lambda: asked(DEAR, more=methods)) < 3 * one
+    assert least_seconds(lambda: asked(b"/ping", more=paths)) < 3 * one
+    assert asked(b"/ping", more=(*paths, paths[0])) == (None, Fault(400, "What names another target is too long."))
 
 
 def least_seconds(work: Callable[[], object]) -> float:
@@ -161,44 +130,20 @@ def least_seconds(work: Callable[[], object]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("target", "method", "host", "more"),
+    ("target", "host", "more"),
     [
-        (b"/v1/refunds", b"POST", b"api.test", ()),
-        (b"/V1/Refunds//x", b"POST", b"api.test", ()),
-        (b"//x/v1/refunds", b"POST", b"api.test", ()),
-        (b"//v1", b"POST", b"api.test", ()),
-        (b"//", b"POST", b"api.test", ()),
-        (b"/v1/Payments", b"GET", b"api.test", ()),
-        (b"/v2/Payments", b"POST", b"api.test", ()),
-        (b"//x/v2/payments", b"POST", b"api.test", ()),
-        (b"/v1/limits/7", b"POST", b"api.test", ((b"X-HTTP-Method-Override", b"DELETE"),)),
-        (b"/v1/limits/7", b"POST", b"api.test", ((b"X-Method-Override", b""),)),
-        (b"/v1/limits/7", b"POST", b"api.test", ((b"X-Original-URL", b"/v1/refunds?to=/v1/payments"),)),
-        (b"/v1/limits/7", b"POST", b"api.test", ((b"X-Rewrite-URL", b""),)),
-        *[(b"/v1/refunds", b"POST", host, ()) for host in (b"", b"my_service", b"api.test:8080", b"[::1]:80")],
+        (b"/v2/Payments", b"api.test", ()),
+        (b"//x/v2/payments", b"api.test", ()),
+        (b"/v1/limits/7", b"api.test", ((b"X-HTTP-Method-Override", b"DELETE"),)),
+        (b"/v1/limits/7", b"api.test", ((b"X-Method-Override", b""),)),
+        (b"/v1/limits/7", b"api.test", ((b"X-Original-URL", b"/v1/refunds?to=/v1/payments"),)),
+        (b"/v1/limits/7", b"api.test", ((b"X-Rewrite-URL", b""),)),
+        *[(b"/v1/refunds", host, ()) for host in (b"", b"my_service", b"api.test:8080", b"[::1]:80")],
     ],
 )
-def test_what_meets_no_route_in_any_reading_passes(target: bytes, method: bytes, host: bytes, more: Headers) -> None:
+def test_what_meets_no_route_in_any_reading_passes(target: bytes, host: bytes, more: Headers) -> None:
     """Nothing is refused that nobody could take for a protected operation, whatever a client says of its host."""
-    assert asked(target, method, host, more=more) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("target", "host"),
-    [
-        (b"/v2/payments", b"user@pay.test"), (b"/v2/payments", b"pay.test, x"), (b"/v2/payments", b"http://pay.test"),
-        (b"/v2/payments", b"pay.test\\x"), (b"/v2/payments", b"%70ay.test"), (b"/payments", b"x/v1"),
-    ],
-)  # fmt: skip
-def test_what_is_no_host_is_not_a_way_round_a_route(target: bytes, host: bytes) -> None:
-    """A service that puts Host and target together may find a protected host or path in them."""
-    assert asked(target, host=host) == (None, Fault(400, "The Host header is not a valid host."))
-
-
-def test_a_plain_request_meets_its_route() -> None:
-    """The case of what stands for a variable is its own."""
-    route, fault = asked(b"/v1/payments/aBc/Capture")
-    assert (route is not None and route.name, fault) == ("capture", None)
+    assert asked(target, host=host, more=more) == (None, None)
 
 
 # Those of one group take requests from each other.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -127,12 +126,11 @@ async def serving(
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
     key_headers_of: frozenset[bytes] = frozenset(),
-    protect_now: Callable[[Request, PlainRoute], Reply | asyncio.Future[Any] | None] | None = None,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
 
-    `answer` is what its requests get once their bodies are read, or who gives it; `protect_now` gives it at once, or a
-    future of it. What is not protected goes to the upstream, or gets a 404 if there is none.
+    `answer` is what its requests get once their bodies are read, or who gives it. What is not protected goes to the
+    upstream, or gets a 404 if there is none.
     """
     route = route or PlainRoute()
     facts: list[Fact] = []
@@ -144,12 +142,6 @@ async def serving(
         body = b"".join([chunk async for chunk in incoming.body.stream()])
         taken.append(Taken(incoming.head, body, incoming))
         return answer if answer is not None else reply()
-
-    async def answer_of(incoming: Request, at: PlainRoute) -> Reply | Untouched:
-        given: Any = None if protect_now is None else protect_now(incoming, at)
-        while given is not None and not isinstance(given, Reply | Untouched):
-            given = await given
-        return await protect(incoming, at) if given is None else given
 
     async def nowhere(
         incoming: Request, client: ClientExchange, at: PlainRoute | None, verdict: Verdict | None
@@ -173,7 +165,7 @@ async def serving(
             forward = Passthrough(target, events, key_headers_of)
             route = replace(route, target=target)
         edge: Edge = Edge(
-            Served(routes=table(route, host), protect=answer_of, forward=forward), events, settings=settings, tls=tls
+            Served(routes=table(route, host), protect=protect, forward=forward), events, settings=settings, tls=tls
         )
         _, port = await edge.start(host="127.0.0.1")
         stack.push_async_callback(edge.close)

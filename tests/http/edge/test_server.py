@@ -3,74 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import os
-import threading
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
 from itertools import pairwise
 
 import pytest
 
 from gateway.core.message import Headers
 from gateway.http.connection import EdgeSettings
-from gateway.protect.reply import DECODED_BYTES_MAX, Reply
+from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from tests.http.edge.harness import HOST, PROTECTED, PlainRoute, Stream, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, Stream, post, reply, serving
 from tests.support.http import Connection, exchange
-
-FIELDS: Headers = (
-    (b"Content-Type", b"application/json"), (b"x-LOWER-upper", b"kept"), (b"Set-Cookie", b"a=1; Path=/"),
-    (b"Set-Cookie", b"b=2, c=3"), (b"X-Bytes", b"\xff\xfe caf\xc3\xa9 \t end"), (b"X-Empty", b""), (b"ETag", b'"1"'),
-)  # fmt: skip
-
-
-async def test_a_request_is_handed_on_as_it_was_sent() -> None:
-    """Method, target, fields and body keep their bytes, their order, their spelling and their repeats."""
-    fields = b'X-One: 1\r\nx-ONE: 2\r\nIdempotency-Key: "k"\r\n'
-    fields += b"X-Bytes: \xff\xfe\xc3\xa9\r\nX-Empty:\r\nX-Space:  a  b\t \r\n"
-    target = b"//v1/%70ayments/?a=%7E&b=[|]&&c=%zz"
-    async with serving() as edge:
-        await exchange(edge.port, post(fields, b"\x00\xffbody", target), method="POST")
-        (taken,) = edge.taken
-        assert taken.head.method == b"POST"
-        assert taken.head.target == target
-        assert taken.head.headers == (
-            (b"Host", b"gateway.test"), (b"X-One", b"1"), (b"x-ONE", b"2"), (b"Idempotency-Key", b'"k"'),
-            (b"X-Bytes", b"\xff\xfe\xc3\xa9"), (b"X-Empty", b""), (b"X-Space", b"a  b"), (b"Content-Length", b"6"),
-        )  # fmt: skip
-        assert taken.body == b"\x00\xffbody"
-        assert taken.incoming.body.length == 6
-        assert taken.incoming.hop.peer == ip_address("127.0.0.1")
-        assert taken.incoming.hop.scheme == b"http"
-
-
-async def test_a_chunked_body_is_handed_on_without_its_chunks() -> None:
-    """Extensions and trailers go with the framing."""
-    chunks = b"3;x=y\r\nabc\r\n1\r\nd\r\n0\r\nX-Trailer: 1\r\n\r\n"
-    async with serving() as edge:
-        await exchange(
-            edge.port,
-            b"POST " + PROTECTED.encode() + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
-        )
-        (taken,) = edge.taken
-        assert taken.body == b"abcd"
-        assert taken.incoming.body.length is None
-
-
-async def test_a_reply_goes_out_as_it_was_given() -> None:
-    """Fields keep bytes, order, spelling and repeats; only length, date and the word are added, and no server."""
-    async with serving(reply(b"\x00\xff", status=201, reason=b"Made \xe9", headers=FIELDS)) as edge:
-        response = await exchange(edge.port, post(), method="POST")
-    assert (response.version, response.status, response.reason) == (b"HTTP/1.1", 201, b"Made \xe9")
-    assert response.body == b"\x00\xff"
-    *given, status, date, length = response.headers
-    assert given == [(name, value.strip(b" \t")) for name, value in FIELDS]
-    assert status == (b"Idempotency-Status", b"stored")
-    assert date[0] == b"Date"
-    assert parsedate_to_datetime(date[1].decode()).tzinfo is not None
-    assert length == (b"Content-Length", b"2")
 
 
 async def test_framing_is_recomputed_and_never_copied() -> None:
@@ -97,14 +41,11 @@ async def test_framing_is_recomputed_and_never_copied() -> None:
     [
         ("HEAD", 200, ((b"Content-Length", b"70"),), b"", "70"),
         ("HEAD", 200, (), b"abc", "3"),
-        ("HEAD", 200, (), b"", None),
         ("HEAD", 200, ((b"Content-Length", b"x"),), b"", None),
-        ("POST", 204, ((b"Content-Length", b"70"),), b"", None),
-        ("POST", 204, (), b"not allowed", None),
+        ("POST", 204, ((b"Content-Length", b"70"),), b"not allowed", None),
         ("POST", 304, ((b"Content-Length", b"70"),), b"", "70"),
         ("POST", 304, (), b"", None),
         ("POST", 200, (), b"", "0"),
-        ("POST", 299, (), b"abc", "3"),
     ],
 )
 async def test_a_reply_without_a_body_stays_exact(
@@ -115,74 +56,44 @@ async def test_a_reply_without_a_body_stays_exact(
         for _ in range(2):
             await connection.send(post().replace(b"POST", method.encode()))
             response = await connection.read_response(method)
-            assert (response.status, response.header("content-length")) == (status, length)
-            assert response.body == (b"" if method == "HEAD" or status in (204, 304) else body)
+            assert (response.status, response.header("content-length"), response.body) == (status, length, b"")
+            assert parsedate_to_datetime(response.header("date") or "").tzinfo is not None
+            assert response.header("server") is None
 
 
 async def test_http_1_0_gets_no_chunks() -> None:
     """A stream of unknown length ends with the connection, and everything else may keep it."""
     old = post().replace(b"HTTP/1.1", b"HTTP/1.0")
+    stays = old.replace(HOST, HOST + b"Connection: keep-alive\r\n")
     async with serving(reply(Stream(b"ab", b"cde"))) as edge:
-        response = await exchange(edge.port, old.replace(HOST, HOST + b"Connection: keep-alive\r\n"))
+        response = await exchange(edge.port, stays)
         assert (response.body, response.complete) == (b"abcde", True)
-        assert response.header("transfer-encoding") is None
-        assert response.header("connection") == "close"
+        assert (response.header("transfer-encoding"), response.header("connection")) == (None, "close")
     async with serving() as edge, Connection(edge.port) as connection:
-        for _ in range(2):
-            await connection.send(old.replace(HOST, HOST + b"Connection: keep-alive\r\n"))
-            response = await connection.read_response()
-            assert response.header("connection") == "keep-alive"
-        await connection.send(old)
-        assert (await connection.read_response()).header("connection") == "close"
+        for sent, kept in ((stays, "keep-alive"), (stays, "keep-alive"), (old, "close")):
+            await connection.send(sent)
+            assert (await connection.read_response()).header("connection") == kept
         assert await connection.read_rest() == b""
 
 
-@pytest.mark.parametrize(
-    ("version", "length"),
-    [(b"HTTP/1.1", None), (b"HTTP/1.1", 9), (b"HTTP/1.1", 1), (b"HTTP/1.0", None)],
-    ids=["chunked", "with-a-length", "too-long-for-its-length", "until-close"],
-)
-async def test_a_body_that_is_cut_breaks_the_connection(version: bytes, length: int | None) -> None:
-    """The client cannot take what it got for whole: no last chunk, and an RST where the end is the end."""
-    stream = Stream(b"ab", b"c", cut=True)
-    async with serving(reply(stream, length=length)) as edge:
-        response = await exchange(edge.port, post().replace(b"HTTP/1.1", version))
-        assert not response.complete or length == 1
+@pytest.mark.parametrize("length", [9, 1], ids=["too-short", "too-long"])
+async def test_a_body_of_another_length_breaks_the_connection(length: int) -> None:
+    """The client must not take it for whole, and what follows it for a response."""
+    stream = Stream(b"ab", b"c")
+    async with serving(reply(stream, length=length)) as edge, Connection(edge.port) as connection:
+        await connection.send(post())
+        with pytest.raises(ConnectionError):
+            await connection.read_rest()
         assert stream.aborted
-        # The edge goes on serving others.
-        assert (await exchange(edge.port, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 404
 
 
-@pytest.mark.parametrize("accepted", [b"identity", b"gzip"])
-async def test_a_reply_is_decoded_for_its_request_beside_the_loop(accepted: bytes) -> None:
-    """What takes long to decode keeps nobody else waiting; only the client that asked for it."""
-    text = bytes(DECODED_BYTES_MAX)
-    coded = gzip.compress(text)
-    decode_for = None if accepted == b"gzip" else (accepted,)
-    given = replace(reply(coded, headers=((b"Content-Encoding", b"gzip"),)), decode_for=decode_for)
-    async with serving(protect_now=lambda *_: given) as edge, Connection(edge.port) as connection:
-        for _ in range(2):
-            await connection.send(post())
-            response = await connection.read_response()
-            assert response.body == (text if decode_for else coded)
-            assert response.values("content-encoding") == ([] if decode_for else [b"gzip"])
-        names = {thread.name for thread in threading.enumerate()}
-        assert ("decoding_0" in names) == (decode_for is not None)
-
-
-async def test_a_defect_of_ours_is_answered_with_an_error() -> None:
-    """A line end in a field is not written. The client is told not to use a new key, and nothing of the failure."""
-
-    async def answer(incoming: Request) -> Reply:
-        raise RuntimeError("secret detail")
-
-    smuggling = [reply(headers=(bad,)) for bad in ((b"X", b"a\r\nY: b"), (b"X\n", b"a"), (b"X", b"a\x00"))]
-    for given in (*smuggling, answer):
-        async with serving(given) as edge:
-            response = await exchange(edge.port, post())
-            assert (response.status, response.values("y"), response.header("connection")) == (500, [], "close")
-            assert b"secret" not in response.body
-            assert "new key" in response.json()["detail"]
+@pytest.mark.parametrize("bad", [(b"X", b"a\r\nY: b"), (b"X\n", b"a"), (b"X", b"a\x00")])
+async def test_a_line_end_in_a_field_is_not_written(bad: tuple[bytes, bytes]) -> None:
+    """It is a defect of ours, and the client is told not to use a new key."""
+    async with serving(reply(headers=(bad,))) as edge:
+        response = await exchange(edge.port, post())
+        assert (response.status, response.values("y"), response.header("connection")) == (500, [], "close")
+        assert "new key" in response.json()["detail"]
 
 
 P = PROTECTED.encode()
@@ -252,7 +163,7 @@ async def test_a_long_line_of_requests_leaves_room_for_others() -> None:
     answered = 0
     turns: list[int] = []
 
-    def answer(_: Request, __: PlainRoute) -> Reply:
+    async def answer(_: Request) -> Reply:
         nonlocal answered
         answered += 1
         return reply()
@@ -262,7 +173,7 @@ async def test_a_long_line_of_requests_leaves_room_for_others() -> None:
         if answered < 500:
             asyncio.get_running_loop().call_soon(look)
 
-    async with serving(protect_now=answer) as edge, Connection(edge.port) as connection:
+    async with serving(answer) as edge, Connection(edge.port) as connection:
         look()
         await connection.send(post() * 500)
         for _ in range(500):
@@ -271,27 +182,20 @@ async def test_a_long_line_of_requests_leaves_room_for_others() -> None:
 
 
 async def test_a_long_line_of_small_chunks_leaves_room_for_others() -> None:
-    """They are read a few at a time, in their order."""
+    """They are read a few at a time, in order, and what comes behind the first of them is looked at like the first."""
     pieces: list[bytes] = []
 
     async def answer(incoming: Request) -> Reply:
         pieces.extend([piece async for piece in incoming.body.stream()])
         return reply(b"taken")
 
-    chunked = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
     body = bytes(range(97, 122)) * 1000
-    async with serving(answer) as edge, Connection(edge.port) as connection:
-        chunks = b"".join([b"1\r\n%c\r\n" % byte for byte in body])
-        await connection.send(chunked + chunks + b"0\r\n\r\n")
-        assert (await connection.read_response()).body == b"taken"
-    assert b"".join(pieces) == body
-    assert max(map(len, pieces)) <= 1024
-
-
-async def test_a_long_line_of_small_chunks_that_ends_badly_is_refused() -> None:
-    """What comes behind the first of them is looked at like the first."""
-    chunked = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
-    async with serving() as edge:
-        response = await exchange(edge.port, chunked + b"1\r\nx\r\n" * 5000 + b"zz\r\n")
+    chunks = b"POST " + P + b" HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    chunks += b"".join([b"1\r\n%c\r\n" % byte for byte in body])
+    async with serving(answer) as edge:
+        assert (await exchange(edge.port, chunks + b"0\r\n\r\n")).body == b"taken"
+        assert b"".join(pieces) == body
+        assert max(map(len, pieces)) <= 1024
+        response = await exchange(edge.port, chunks + b"zz\r\n")
         assert (response.status, response.header("connection")) == (400, "close")
-        assert edge.taken == []
+        assert b"".join(pieces) == body

@@ -9,7 +9,7 @@ import pytest
 from gateway.http.connection import EdgeSettings
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from tests.http.edge.harness import HOST, PROTECTED, Stream, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection
 from tests.support.upstream import RecordingUpstream
@@ -147,29 +147,6 @@ async def test_an_answer_before_the_body_reaches_a_client_that_still_sends() -> 
                 assert response.header("connection") == "close"
                 assert await connection.read_rest() == b""
     assert len(calls) == 2
-
-
-async def test_a_stream_is_given_up_with_its_client() -> None:
-    """Whoever makes it learns at once, even while nothing is being written."""
-    aborted = asyncio.Event()
-
-    class Waiting(Stream):
-        async def read(self) -> bytes:
-            if self._pieces:
-                return self._pieces.pop(0)
-            await aborted.wait()
-            return await super().read()
-
-        def abort(self) -> None:
-            aborted.set()
-
-    async with serving(reply(Waiting(b"data: 1\n\n", cut=True))) as edge:
-        async with Connection(edge.port) as connection:
-            await connection.send(post())
-            await connection.reader.readuntil(b"data: 1\n\n")
-            connection.reset()
-            await aborted.wait()
-        await eventually(lambda: edge.edge.in_flight == 0)
 
 
 async def test_little_is_read_of_a_body_that_nobody_has_asked_for() -> None:

@@ -7,12 +7,10 @@ import re
 import socket
 import ssl
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
 from gateway.core.routing import RouteTable
-from gateway.core.verdict import Verdict
 from gateway.http.connection import EdgeSettings
 from gateway.http.handler import Served
 from gateway.http.server import Edge, ListenError
@@ -232,12 +230,10 @@ async def test_more_connections_than_there_may_be_are_turned_away() -> None:
         assert (await exchange(edge.port, post())).status == 200
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["", "replays"])
-async def test_a_connection_that_is_idle_makes_room_for_a_newcomer(at_once: bool) -> None:
-    """The one that has been so for longest, whenever it was opened; a replay on it counts like any other request."""
-    protect: Any = (lambda *_: reply(verdict=Verdict.REPLAYED)) if at_once else None
+async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
+    """The one that has been so for longest, whenever it was opened."""
     async with (
-        serving(protect_now=protect, settings=EdgeSettings(connections_max=2)) as edge,
+        serving(settings=EdgeSettings(connections_max=2)) as edge,
         Connection(edge.port) as first,
         Connection(edge.port) as second,
     ):

@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -23,11 +22,6 @@ LONG_BYTES = 16 << 20
 FIELDS = pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"], ids=["kept-alive", "to-be-closed"])
 TLS = pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
 IMPATIENT = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.1)
-
-
-def answering(body: bytes) -> Any:
-    """Answers that are written at once, so that nobody waits for them to leave."""
-    return lambda *_: reply(body)
 
 
 def context_of(authority: Authority, is_secure: bool = True) -> ssl.SSLContext | None:
@@ -77,7 +71,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(
     """What has yet to leave when the connection is closed leaves for as long as the client reads."""
     settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.5, bytes_per_second_min=1.0)
     tls = context_of(authority, is_secure)
-    async with serving(protect_now=answering(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge:
+    async with serving(reply(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge:
         async with connected(edge.port, authority if is_secure else None) as client:
             client.sendall(post(fields))
             (connection,) = await eventually(lambda: list(edge.edge._clients))
@@ -104,7 +98,7 @@ async def test_a_client_that_does_not_read_its_answer_is_broken_off(
     body = b"done" if is_short else b"x" * LONG_BYTES
     tls = context_of(authority, is_secure)
     async with (
-        serving(protect_now=answering(body), settings=IMPATIENT, tls=tls) as edge,
+        serving(reply(body), settings=IMPATIENT, tls=tls) as edge,
         connected(edge.port, authority if is_secure else None) as client,
     ):
         client.sendall(post(fields))
@@ -118,7 +112,7 @@ async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: A
     answer_bytes = 400_000
     settings = EdgeSettings(unread_bytes_max=2 * answer_bytes)
     async with (
-        serving(protect_now=answering(bytes(answer_bytes)), settings=settings, tls=context_of(authority)) as edge,
+        serving(reply(bytes(answer_bytes)), settings=settings, tls=context_of(authority)) as edge,
         AsyncExitStack() as stack,
     ):
         unread = edge.edge.handler.unread

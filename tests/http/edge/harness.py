@@ -125,7 +125,6 @@ async def serving(
     host: str | None = None,
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
-    key_headers_of: frozenset[bytes] = frozenset(),
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
 
@@ -162,7 +161,7 @@ async def serving(
             stack.push_async_callback(client.close)
             policy = ForwardingPolicy(authority=b"upstream.test")
             target = Target(client, policy, 30.0)
-            forward = Passthrough(target, events, key_headers_of)
+            forward = Passthrough(target, events)
             route = replace(route, target=target)
         edge: Edge = Edge(
             Served(routes=table(route, host), protect=protect, forward=forward), events, settings=settings, tls=tls

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from gateway.core.message import Headers, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule
@@ -37,28 +38,15 @@ class PlainRoute:
     compared: frozenset[bytes] = frozenset()
     is_observed: bool = False
     shape: Shape = PROBLEM
-    shows_status: bool = True
     target: Any = None
-
-    @property
-    def settings(self) -> SimpleNamespace:
-        """As much of its section of the file."""
-        return SimpleNamespace(status_header=self.shows_status)
+    settings: ClassVar = SimpleNamespace(status_header=True)
 
     def for_key(self, headers: object) -> Self:
         return self
 
 
-@dataclass(slots=True)
-class Taken:
-    """A request that reached the handler, its body read to the end."""
-
-    head: RequestHead
-    body: bytes
-    incoming: Request
-
-
 Handler = Callable[[Request], Awaitable[Reply | Untouched]]
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -67,10 +55,8 @@ class RunningEdge:
 
     edge: Edge
     port: int
-    route: PlainRoute
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[RequestHead] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
-    upstream: RecordingUpstream | None = None
 
 
 class Stream:
@@ -104,15 +90,9 @@ def reply(
     return Reply(status, reason, headers, body, verdict, length)
 
 
-def table(route: PlainRoute, host: str | None = None) -> RouteTable[PlainRoute]:
+def table(route: PlainRoute) -> RouteTable[PlainRoute]:
     methods = frozenset((b"POST", b"HEAD"))
-    spelt = None if host is None else host.encode()
-    return RouteTable(
-        [
-            (Rule(methods, PathPattern.parse(PROTECTED), spelt), route),
-            (Rule(methods, PathPattern.parse("/pay/{id}"), spelt), route),
-        ]
-    )
+    return RouteTable([(Rule(methods, PathPattern.parse(path)), route) for path in (PROTECTED, "/pay/{id}")])
 
 
 @asynccontextmanager
@@ -122,7 +102,6 @@ async def serving(
     settings: EdgeSettings | None = None,
     tls: ssl.SSLContext | None = None,
     route: PlainRoute | None = None,
-    host: str | None = None,
     upstream: RecordingUpstream | None = None,
     upstream_settings: UpstreamSettings | None = None,
 ) -> AsyncIterator[RunningEdge]:
@@ -133,13 +112,14 @@ async def serving(
     """
     route = route or PlainRoute()
     facts: list[Fact] = []
-    taken: list[Taken] = []
+    taken: list[RequestHead] = []
 
-    async def protect(incoming: Request, _: PlainRoute) -> Reply | Untouched:
+    async def protect(incoming: Request, at: PlainRoute) -> Reply | Untouched:
         if callable(answer):
             return await answer(incoming)
-        body = b"".join([chunk async for chunk in incoming.body.stream()])
-        taken.append(Taken(incoming.head, body, incoming))
+        async for _ in incoming.body.stream():
+            pass
+        taken.append(incoming.head)
         return answer if answer is not None else reply()
 
     async def nowhere(
@@ -163,13 +143,29 @@ async def serving(
             target = Target(client, policy, 30.0)
             forward = Passthrough(target, events)
             route = replace(route, target=target)
-        edge: Edge = Edge(
-            Served(routes=table(route, host), protect=protect, forward=forward), events, settings=settings, tls=tls
-        )
+        served: Served = Served(routes=table(route), protect=protect, forward=forward)
+        edge = Edge(served, events, settings=settings, tls=tls)
         _, port = await edge.start(host="127.0.0.1")
         stack.push_async_callback(edge.close)
-        running = RunningEdge(edge, port, route, taken, facts, upstream)
-        yield running
+        yield RunningEdge(edge, port, taken, facts)
+
+
+@asynccontextmanager
+async def serving_before(accept: Accept, **settings: Any) -> AsyncIterator[RunningEdge]:
+    """An edge before an upstream that treats each connection as `accept` says, and then closes it."""
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await accept(reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, serving(upstream_settings=UpstreamSettings("127.0.0.1", port, **settings)) as edge:
+        yield edge
 
 
 def taken_by(connection: ClientConnection) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from contextlib import AsyncExitStack
 from typing import cast
@@ -13,8 +12,7 @@ import pytest
 from gateway.http.connection import EdgeSettings, MemoryBudget
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from gateway.upstream import UpstreamSettings
-from tests.http.edge.harness import HOST, post, reply, serving
+from tests.http.edge.harness import HOST, post, reply, serving, serving_before
 from tests.support.eventually import eventually
 from tests.support.http import Connection, request
 from tests.support.tls import Authority
@@ -199,16 +197,12 @@ async def test_a_slow_upload_gives_way_to_a_newcomer(monkeypatch: pytest.MonkeyP
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"POST"):
             has_begun.set()
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
+            await reader.read()
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    settings = UpstreamSettings("127.0.0.1", port, connections_max=1, connect_timeout_seconds=1.0)
-    async with server, serving(upstream_settings=settings) as edge, Connection(edge.port) as slow:
+    limits = {"connections_max": 1, "connect_timeout_seconds": 1.0}
+    async with serving_before(accept, **limits) as edge, Connection(edge.port) as slow:
         await slow.send(b"POST /uploads HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\nslow")
         await has_begun.wait()
         # At once it is not slow yet.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from hashlib import sha256
 
 import pytest
 
 from gateway.observe.facts import RequestPassed
 from gateway.upstream import UpstreamSettings
-from tests.http.edge.harness import HOST, RunningEdge, serving
+from tests.http.edge.harness import HOST, Accept, serving, serving_before
 from tests.support.eventually import eventually
 from tests.support.http import Connection, NoAnswerError, exchange, request
 from tests.support.upstream import Answer, Ending, Framing, RecordingUpstream
-
-Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 MIB = 1024 * 1024
 LONG = 100 * MIB
@@ -29,15 +26,6 @@ ADDED = {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"via"}
 async def upstream() -> AsyncIterator[RecordingUpstream]:
     async with RecordingUpstream() as running:
         yield running
-
-
-@asynccontextmanager
-async def before(accept: Accept) -> AsyncIterator[RunningEdge]:
-    """An edge before an upstream that treats each connection as `accept` says."""
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    settings = UpstreamSettings(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
-    async with server, serving(upstream_settings=settings) as edge:
-        yield edge
 
 
 def silent(arrived: asyncio.Event, gone: asyncio.Event, begins: bytes = b"") -> Accept:
@@ -52,7 +40,6 @@ def silent(arrived: asyncio.Event, gone: asyncio.Event, begins: bytes = b"") -> 
             await reader.read(-1)
         except ConnectionError:
             gone.set()
-        writer.close()
 
     return accept
 
@@ -148,12 +135,9 @@ async def test_a_request_is_streamed(is_chunked: bool) -> None:
         arrived.set()
         await reader.readuntil(b"last")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
 
     framing = b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n" if is_chunked else b"Content-Length: 9\r\n\r\nfirst"
-    async with before(accept) as edge, Connection(edge.port) as connection:
+    async with serving_before(accept) as edge, Connection(edge.port) as connection:
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + framing)
         await arrived.wait()
         await connection.send(b"4\r\nlast\r\n0\r\n\r\n" if is_chunked else b"last")
@@ -169,9 +153,8 @@ async def test_an_answer_may_come_before_the_request_is_whole(upstream: Recordin
         writer.write(early)
         await writer.drain()
         await reader.read(-1)
-        writer.close()
 
-    async with before(accept) as edge, Connection(edge.port) as connection:
+    async with serving_before(accept) as edge, Connection(edge.port) as connection:
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\nfirst")
         response = await connection.read_response()
         assert (response.status, response.body, response.header("connection")) == (413, b"large", "close")
@@ -191,13 +174,12 @@ async def test_long_bodies_take_little_memory_both_ways() -> None:
             left -= len(data)
             writer.write(data)
             await writer.drain()
-        writer.close()
 
     async def upload(connection: Connection) -> None:
         for _ in range(LONG // MIB):
             await connection.send(piece)
 
-    async with before(accept) as edge, Connection(edge.port) as connection:
+    async with serving_before(accept) as edge, Connection(edge.port) as connection:
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % LONG)
         tracemalloc.start()
         try:
@@ -279,7 +261,7 @@ async def test_a_client_that_goes_takes_its_request_with_it(when: str) -> None:
     """The connection to the upstream is given up, and nothing is left running."""
     arrived, gone = asyncio.Event(), asyncio.Event()
     begins = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n" if when == "in-the-answer" else b""
-    async with before(silent(arrived, gone, begins)) as edge, Connection(edge.port) as connection:
+    async with serving_before(silent(arrived, gone, begins)) as edge, Connection(edge.port) as connection:
         length = b"Content-Length: 9\r\n" if when == "in-the-request" else b""
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + length + b"\r\n")
         await arrived.wait()
@@ -296,7 +278,7 @@ async def test_a_client_that_goes_takes_its_request_with_it(when: str) -> None:
 async def test_an_edge_that_is_closed_takes_its_requests_with_it() -> None:
     """The upstream hears a reset, and the client is broken off."""
     arrived, gone = asyncio.Event(), asyncio.Event()
-    async with before(silent(arrived, gone)) as edge:
+    async with serving_before(silent(arrived, gone)) as edge:
         asking = asyncio.ensure_future(request(edge.port, "GET", "/"))
         await arrived.wait()
         assert await edge.edge.close() == 1

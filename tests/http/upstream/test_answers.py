@@ -14,7 +14,6 @@ from gateway.upstream.connection import BUFFER_BYTES_MAX
 from tests.http.upstream.wire import (
     DONE,
     Server,
-    all_closed,
     answer,
     answering,
     giving_up,
@@ -171,37 +170,3 @@ async def test_the_first_byte_leaves_in_the_step_that_asked_for_permission() -> 
         exchange.send(None)
         assert arrivals.poll(0)
         exchange.close()
-
-
-SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
-ASKING = request(b"GET", b"/chat", (b"Connection", b"upgrade"), (b"Upgrade", b"echo"))
-
-
-async def echo(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Switches, says hello in the same segment, and gives back what it gets."""
-    head, _ = await server.read_request(reader)
-    assert b"Upgrade: echo\r\nConnection: Upgrade\r\n" in head
-    writer.write(SWITCH + b"hello")
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.write(b"bye")
-
-
-async def test_bytes_go_both_ways() -> None:
-    """What came with the head comes first; silence between reads ends nothing; half-closed it still brings the rest."""
-    loop = asyncio.get_running_loop()
-    async with serving(echo) as server, upstream_to(server.port, response_timeout_seconds=0.2) as client:
-        got = await answer(client, ASKING, b"")
-        assert (got.head.status, got.framing) == (101, Framing.UPGRADE)
-        duplex, until = got.upgraded, loop.time() + 0.3
-        assert duplex is not None
-        await eventually(lambda: loop.time() > until)
-        assert await got.body.read() == b"hello"
-        assert duplex.write_body(b"\x00\xff")
-        assert await got.body.read() == b"\x00\xff"
-        duplex.write_eof()
-        assert (await got.body.read(), await got.body.read()) == (b"bye", b"")
-        duplex.discard()
-        assert not duplex.write_body(b"too late")
-        await all_closed(client)

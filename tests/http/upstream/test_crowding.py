@@ -7,32 +7,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from gateway.upstream import Lost, SentNothing, StreamBody, Unknown, UpstreamResponse
+from gateway.upstream import Lost, SentNothing, StreamBody, UpstreamResponse
 from tests.http.upstream.wire import DONE, Server, answer, answering, not_sent, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 
 LONG_BYTES = 16 << 20
 
 
-class Upload:
-    """A body of which nothing comes until it is cut short, which it lets happen if it `is_slow`."""
+def uploading() -> StreamBody:
+    """A body of which nothing comes, and that gives way to nobody."""
 
-    def __init__(self, *, is_slow: bool) -> None:
-        self._is_slow = is_slow
-        self._cut = asyncio.Event()
-
-    def body(self) -> StreamBody:
-        return StreamBody(self._chunks(), None, self._crowd_out)
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        await self._cut.wait()
-        raise ConnectionError
+    async def chunks() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
         yield b""
 
-    def _crowd_out(self) -> bool:
-        if self._is_slow:
-            self._cut.set()
-        return self._is_slow
+    return StreamBody(chunks(), None)
 
 
 def lasting(length: int) -> Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
@@ -54,25 +43,6 @@ def lasting(length: int) -> Callable[[Server, asyncio.StreamReader, asyncio.Stre
 
 def is_unread(got: UpstreamResponse) -> bool:
     return got.body.is_unread_for(0.0)
-
-
-async def test_a_slow_upload_gives_its_connection_to_a_newcomer() -> None:
-    """One for each newcomer, and one that comes at a pace never."""
-    async with (
-        serving(answering(DONE)) as server,
-        upstream_to(server.port, connections_max=3, connect_timeout_seconds=30) as client,
-    ):
-        slow = [asyncio.create_task(send(client, body=Upload(is_slow=True).body())) for _ in range(2)]
-        steady = asyncio.create_task(send(client, body=Upload(is_slow=False).body()))
-        await eventually(lambda: client._pool._passing == 3 and server.accepted == 3)
-        newcomers = [asyncio.create_task(send(client)) for _ in range(2)]
-        assert all(isinstance(result, UpstreamResponse) for result in await asyncio.gather(*newcomers))
-        for result in await asyncio.gather(*slow):
-            assert isinstance(result, Lost)
-            assert result.reason is Unknown.REQUEST_ABORTED
-        assert not steady.done()
-        steady.cancel()
-        await asyncio.wait((steady,))
 
 
 @pytest.mark.parametrize("gives", [True, False], ids=["left-alone-for-long", "not-for-long"])
@@ -112,13 +82,13 @@ async def test_bodies_of_requests_that_wait_for_a_connection_cannot_fill_the_mem
         serving(answering(DONE)) as server,
         upstream_to(server.port, connections_max=1, connections_reserved=1, connect_timeout_seconds=30) as client,
     ):
-        steady = asyncio.create_task(send(client, body=Upload(is_slow=False).body()))
+        steady = asyncio.create_task(send(client, body=uploading()))
         await eventually(lambda: server.accepted == 1)
         waiting = [asyncio.create_task(send(client, body=long)) for _ in range(8)]
         waiting.append(asyncio.create_task(send(client, body=b"short")))
         await eventually(lambda: len(client._pool._waiting_others) == 9)
         async with asyncio.timeout(10):
-            for body in (bytes(100_000), Upload(is_slow=False).body()):
+            for body in (bytes(100_000), uploading()):
                 assert (await not_sent(client, body=body)).reason is SentNothing.POOL_TIMEOUT
             await answer(client, body=long, protected=True)
         for task in (waiting[0], steady):

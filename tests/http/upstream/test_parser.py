@@ -57,11 +57,9 @@ PLAIN = b"HTTP/1.1 200 OK\r\n"
 
 WHOLE = {
     "length": (PLAIN + b"Content-Length: 5\r\n\r\nhello", b"hello", Framing.LENGTH),
-    "length-zero": (PLAIN + b"Content-Length: 0\r\n\r\n", b"", Framing.LENGTH),
     "chunked": (CHUNKED + b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\n\r\n", b"hello world", Framing.CHUNKED),
     "chunked-upper-case-size": (CHUNKED + b"00A \r\n0123456789\r\n000\r\n\r\n", b"0123456789", Framing.CHUNKED),
     "chunked-with-trailers": (CHUNKED + b"1\r\nx\r\n0\r\nDigest: abc\r\nB:\r\n\r\n", b"x", Framing.CHUNKED),
-    "chunked-empty": (CHUNKED + b"0\r\n\r\n", b"", Framing.CHUNKED),
     "no-content": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", Framing.NONE),
     "not-modified": (b"HTTP/1.1 304 \r\nContent-Length: 5\r\n\r\n", b"", Framing.NONE),
     "no-reason": (b"HTTP/1.1 200\r\nContent-Length: 1\r\n\r\nx", b"x", Framing.LENGTH),
@@ -148,49 +146,32 @@ def test_field_bytes_are_kept() -> None:
 
 MALFORMED = {
     "another-protocol": b"SSH-2.0-OpenSSH_9.2\r\n",
-    "first-byte": b"h",
-    "http2-settings": b"\x00\x00\x12\x04\x00\x00\x00\x00\x00",
     "http2-status-line": b"HTTP/2 200\r\n\r\n",
     "http1.2": b"HTTP/1.2 200 OK\r\n\r\n",
-    "two-digit-status": b"HTTP/1.1 99 OK\r\n\r\n",
-    "four-digit-status": b"HTTP/1.1 2000 OK\r\n\r\n",
-    "status-zero": b"HTTP/1.1 000 OK\r\n\r\n",
-    "empty-line-first": b"\r\nHTTP/1.1 200 OK\r\n\r\n",
-    "bare-line-feeds": b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
     "one-bare-line-feed": PLAIN + b"A: b\nContent-Length: 0\r\n\r\n",
     "carriage-return-in-value": PLAIN + b"A: b\rc\r\n\r\n",
     "nul-in-value": PLAIN + b"A: b\x00\r\n\r\n",
-    "nul-in-reason": b"HTTP/1.1 200 O\x00K\r\n\r\n",
     "folded-field": PLAIN + b"A: b\r\n c\r\nContent-Length: 0\r\n\r\n",
-    "no-colon": PLAIN + b"Server\r\n\r\n",
     "space-before-colon": PLAIN + b"Content-Length : 0\r\n\r\n",
-    "empty-name": PLAIN + b": x\r\n\r\n",
     "another-protocol-that-llhttp-reads": b"RTSP/1.0 200 OK\r\n\r\n",
     "http0.9": b"HTTP/0.9 200 OK\r\n\r\n",
-    "http2.0": b"HTTP/2.0 200 OK\r\n\r\n",
     "status-below-100": b"HTTP/1.1 099 OK\r\n\r\n",
     "control-character-in-reason": b"HTTP/1.1 200 O\x1bK\r\n\r\n",
     "control-character-in-value": PLAIN + b"A: b\x1b[2Jc\r\n\r\n",
-    "delete-in-value": PLAIN + b"A: b\x7fc\r\n\r\n",
     "length-twice-the-same": PLAIN + b"Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
     "length-in-a-list": PLAIN + b"Content-Length: 5, 5\r\n\r\nhello",
     "lengths-that-differ": PLAIN + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-    "lengths-that-differ-in-one": PLAIN + b"Content-Length: 5, 6\r\n\r\nhello",
-    "length-and-an-empty-one": PLAIN + b"Content-Length: 5\r\nContent-Length:\r\n\r\nhello",
     "length-empty": PLAIN + b"Content-Length:\r\n\r\n",
     "length-signed": PLAIN + b"Content-Length: +5\r\n\r\nhello",
-    "length-hexadecimal": PLAIN + b"Content-Length: 0x5\r\n\r\nhello",
     "length-enormous": PLAIN + b"Content-Length: 99999999999999999999\r\n\r\n",
     "length-and-chunked": PLAIN + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "unknown-coding": PLAIN + b"Transfer-Encoding: gzip\r\n\r\n",
-    "two-codings": PLAIN + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
     "chunked-twice": PLAIN + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
     "coding-empty": PLAIN + b"Transfer-Encoding:\r\n\r\n",
     "chunked-on-1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
     "upgrade-not-asked-for": b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
     "chunk-size-missing": CHUNKED + b"\r\n",
     "chunk-size-signed": CHUNKED + b"-1\r\n",
-    "chunk-size-hexadecimal-prefix": CHUNKED + b"0x1\r\nx\r\n",
     "chunk-size-enormous": CHUNKED + b"1" * 17 + b"\r\n",
     "chunk-size-bare-line-feed": CHUNKED + b"1\nx\r\n",
     "chunk-too-long": CHUNKED + b"1\r\nxy\r\n",
@@ -198,7 +179,6 @@ MALFORMED = {
     "chunk-extension-endless": CHUNKED + b"1;" + b"a" * (HEADER_BYTES_MAX + CHUNK_LINE_BYTES_MAX),
     "trailer-without-colon": CHUNKED + b"0\r\nabc\r\n\r\n",
     "trailers-too-long": CHUNKED + b"0\r\n" + b"A: b\r\n" * 12_000 + b"\r\n",
-    "trailer-endless": CHUNKED + b"0\r\nA: " + b"b" * (HEADER_BYTES_MAX + CHUNK_LINE_BYTES_MAX),
 }
 
 
@@ -211,16 +191,15 @@ def test_what_has_two_readings_is_no_answer(wire: bytes) -> None:
         assert refusal.value.reason is Unknown.MALFORMED
 
 
-@pytest.mark.parametrize("has_end", [True, False], ids=["with-an-end", "without-an-end"])
-def test_a_head_over_the_limit_has_its_own_reason(has_end: bool) -> None:
-    """One byte more than allowed is too long; at the limit it is not."""
+def test_a_head_over_the_limit_has_its_own_reason() -> None:
+    """One byte more than allowed is too long, also without an end; at the limit it is not."""
     start, end = PLAIN + b"Content-Length: 0\r\nA: ", b"\r\n\r\n"
     filler = b"x" * (HEADER_BYTES_MAX - len(start) - len(end))
     assert parse(start + filler + end)[0].ended
-    wire = start + filler + b"x" + end if has_end else start + filler + b"xxxxx"
-    with pytest.raises(ResponseInvalid) as refusal:
-        parse(wire)
-    assert refusal.value.reason is Unknown.HEADERS_TOO_LONG
+    for wire in (start + filler + b"x" + end, start + filler + b"xxxxx"):
+        with pytest.raises(ResponseInvalid) as refusal:
+            parse(wire)
+        assert refusal.value.reason is Unknown.HEADERS_TOO_LONG, wire[-5:]
 
 
 def test_interim_answers_are_bounded() -> None:
@@ -230,14 +209,6 @@ def test_interim_answers_are_bounded() -> None:
     with pytest.raises(ResponseInvalid) as refusal:
         parser.feed(b"HTTP/1.1 103 Early Hints\r\n\r\n")
     assert refusal.value.reason is Unknown.INTERIM_FLOOD
-
-
-def test_after_an_upgrade_all_bytes_are_the_callers() -> None:
-    """Behind a 101 that was asked for nothing is parsed any more, and the end of input is theirs, too."""
-    told, parser = parse(b"HTTP/1.1 101 Switching\r\nUpgrade: echo\r\n\r\nab", b"c", wants_upgrade=True)
-    assert (told.body, told.framing, told.ended) == (b"abc", Framing.UPGRADE, False)
-    assert parser.end_of_input()
-    assert parser.is_done
 
 
 class Found:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.upstream import StreamBody, TooLong, UpstreamResponse, tls_context
+from gateway.upstream import StreamBody, UpstreamResponse, tls_context
 from tests.http.upstream.wire import DONE, Server, all_closed, answer, answering, request, send, serving, upstream_to
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
@@ -81,33 +81,6 @@ async def test_while_it_sends() -> None:
         await cancelled(running)
         await closed.wait()
         await all_closed(client)
-
-
-@pytest.mark.parametrize("how", ["read", "read_all", "too-long"])
-async def test_while_the_body_is_read(how: str) -> None:
-    """Reading may be taken up again without loss, and what was taken before counts towards the limit."""
-    more = asyncio.Event()
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n")
-        await more.wait()
-        writer.write(b"4\r\n4567\r\n0\r\n\r\n")
-
-    async with serving(handler) as server, upstream_to(server.port) as client:
-        got = await answer(client)
-        await eventually(lambda: got.body._buffered_bytes == 4)
-        if how == "read":
-            assert await got.body.read() == b"0123"
-        reading: asyncio.Task[object] = asyncio.create_task(got.body.read() if how == "read" else got.body.read_all(8))
-        await eventually(lambda: got.body._waiter is not None)
-        await cancelled(reading)
-        more.set()
-        if how == "too-long":
-            await eventually(lambda: got.body.is_done)
-            assert await got.body.read_all(7) == TooLong(b"01234567")
-        else:
-            assert await got.body.read_all(8) == (b"4567" if how == "read" else b"01234567")
 
 
 async def test_at_the_moment_in_which_the_answer_ended() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import threading
 from typing import Any
@@ -16,9 +15,7 @@ from gateway.upstream import (
     NotSent,
     SentNothing,
     Unknown,
-    Upstream,
     UpstreamResponse,
-    UpstreamSettings,
     tls_context,
 )
 from gateway.upstream.connect import Names
@@ -87,28 +84,6 @@ async def test_what_cannot_be_sent_from_here(monkeypatch: pytest.MonkeyPatch) ->
         assert (await wire.not_sent(client)).reason is SentNothing.LOCAL
 
 
-async def test_who_asked_is_told_when_connections_cannot_be_made_and_when_they_can() -> None:
-    """Once for each kind of fault, and once when it is over; what is this gateway's own doing is none of either."""
-    told: list[SentNothing | None] = []
-    port = free_port()
-    client = Upstream(
-        UpstreamSettings(host="127.0.0.1", port=port),
-        lambda failure: told.append(None if failure is None else failure.reason),
-    )
-    try:
-        for _ in range(3):
-            assert isinstance(await send(client), NotSent)
-        assert told == [SentNothing.REFUSED]
-        async with serving(answering(DONE), port=port):
-            for _ in range(3):
-                await (await answer(client)).body.read_all(10)
-        assert told == [SentNothing.REFUSED, None]
-    finally:
-        await client.close()
-    assert isinstance(await send(client), NotSent)
-    assert told == [SentNothing.REFUSED, None]
-
-
 async def test_the_next_address_is_tried_while_nothing_was_sent(
     monkeypatch: pytest.MonkeyPatch, deaf_port: int
 ) -> None:
@@ -118,26 +93,6 @@ async def test_the_next_address_is_tried_while_nothing_was_sent(
         async with upstream_to(1, host="three.example", connect_timeout_seconds=1.0) as client:
             assert (await answer(client)).head.status == 200
         assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(OSError(errno.ENOBUFS, "no room"), SentNothing.LOCAL), (TimeoutError(), SentNothing.CONNECT_TIMEOUT)],
-    ids=["no room", "too late"],
-)
-async def test_without_tls_no_fault_is_one_of_tls(
-    error: OSError, reason: SentNothing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection that fails in the moment in which it is made is not put down to a handshake that there is not."""
-
-    async def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(type(asyncio.get_running_loop()), "create_connection", fail)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        failure = await not_sent(listener.getsockname()[1])
-    assert failure.reason is reason
-    assert failure.detail.startswith("connecting to 127.0.0.1")
 
 
 @pytest.mark.parametrize("ending", ["FIN", "RST", "TLS"])
@@ -197,17 +152,7 @@ async def test_a_connection_that_ends_while_the_request_is_read_is_in_doubt(endi
 
 
 async def test_what_cannot_be_believed_or_is_given_up_here_is_lost() -> None:
-    """It was sent and may have had an effect; the connection is aborted. Of a malformed body, what came before was an
-    answer."""
-    for answered, reason in (
-        (b"HTTP/2 200\r\n\r\n", Unknown.MALFORMED),
-        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, Unknown.HEADERS_TOO_LONG),
-        (b"HTTP/1.1 103 Early\r\n\r\n" * 100 + DONE, Unknown.INTERIM_FLOOD),
-    ):
-        async with serving(answering(answered)) as server, upstream_to(server.port) as client:
-            assert (await wire.lost(client, protected=True)).reason is reason
-            await all_closed(client)
-            assert server.accepted == 1
+    """Of a malformed body, what came before was an answer."""
     malformed = WIRES[Framing.CHUNKED].replace(b"6\r\n", b"x\r\n")
     async with serving(answering(malformed)) as server, upstream_to(server.port) as client:
         got = await answer(client)

@@ -68,21 +68,14 @@ def in_a_thread(*after_answer: Callable[[socket.socket], object], tls: ssl.SSLCo
     ("version", "fields", "connections"),
     [
         (b"1.1", b"", 1),
-        (b"1.1", b"Connection: close\r\n", 2),
-        (b"1.1", b"Connection: keep-alive, Close\r\n", 2),
-        (b"1.1", b"Keep-Alive: timeout=1\r\n", 2),
+        (b"1.1", b"Connection: keep-alive, Close\r\nKeep-Alive: timeout=9\r\n", 2),
         (b"1.1", b'keep-alive: max=100, Timeout = "1"\r\n', 2),
         (b"1.1", b"Keep-Alive: timeout=x\r\n", 1),
-        (b"1.1", b"Connection: close\r\nKeep-Alive: timeout=9\r\n", 2),
         (b"1.0", b"", 2),
         (b"1.0", b"Connection: Keep-Alive\r\n", 1),
-        (b"1.0", b"Connection: X-Own\r\n", 2),
     ],
-    ids=[
-        "1.1", "close", "close-in-a-list", "announced-too-short", "announced-quoted", "announced-badly",
-        "close-beats-announced", "1.0", "1.0-keep-alive", "1.0-another-option",
-    ],
-)  # fmt: skip
+    ids=["1.1", "close-beats-announced", "announced-too-short", "announced-badly", "1.0", "1.0-keep-alive"],
+)
 async def test_what_the_upstream_says_of_its_connection_is_believed(
     version: bytes, fields: bytes, connections: int
 ) -> None:
@@ -139,10 +132,7 @@ async def test_bytes_on_an_idle_connection_never_become_an_answer() -> None:
     ],
     ids=["head", "204", "204-with-a-length", "304"],
 )
-@pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
-async def test_a_body_behind_an_answer_that_has_none_is_nobodys_answer(
-    method: bytes, wire: bytes, protected: bool
-) -> None:
+async def test_a_body_behind_an_answer_that_has_none_is_nobodys_answer(method: bytes, wire: bytes) -> None:
     """What an upstream sends late behind a HEAD, 204 or 304 never answers the next request."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,7 +150,7 @@ async def test_a_body_behind_an_answer_that_has_none_is_nobodys_answer(
         # Even where such connections were seen to last.
         client._pool._history.survived(60.0)
         await (await answer(client, request(method))).body.read_all(10)
-        assert await (await answer(client, protected=protected)).body.read_all(10) == b"done"
+        assert await (await answer(client)).body.read_all(10) == b"done"
         assert server.accepted == 2
 
 
@@ -295,14 +285,13 @@ async def test_answers_belong_to_their_own_requests() -> None:
         assert condemned > 0
 
 
-def held(release: asyncio.Event, target: bytes = b"/") -> Any:
-    """An upstream that answers at this target when it may, and at once elsewhere."""
+def held(release: asyncio.Event) -> Any:
+    """An upstream that answers when it may."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            head, _ = await server.read_request(reader)
-            if target in head:
-                await release.wait()
+            await server.read_request(reader)
+            await release.wait()
             writer.write(DONE)
 
     return handler
@@ -329,20 +318,6 @@ async def test_connections_are_bounded_and_waiting_ends() -> None:
             results = await asyncio.gather(*running, return_exceptions=True)
             assert sum(isinstance(result, UpstreamResponse) for result in results) == 7
             assert client.stats.opened == 2
-
-
-async def test_requests_that_last_keep_no_protected_one_out() -> None:
-    """There are places for it alone, which nobody else gets when it is done."""
-    release = asyncio.Event()
-    limits = {"connections_max": 2, "connections_reserved": 1, "connect_timeout_seconds": 30}
-    async with serving(held(release, b"/lasts")) as server, upstream_to(server.port, **limits) as client:
-        lasting = [asyncio.create_task(answer(client, request(target=b"/lasts"))) for _ in range(3)]
-        await eventually(lambda: len(server.requests) == 2 and len(client._pool._waiting_others) == 1)
-        for _ in range(2):
-            await answer(client, protected=True)
-        assert len(client._pool._waiting_others) == 1
-        release.set()
-        await asyncio.gather(*lasting)
 
 
 @pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])

@@ -47,8 +47,6 @@ class Server:
 async def serving(
     handler: Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     tls: ssl.SSLContext | None = None,
-    port: int = 0,
-    **options: Any,
 ) -> AsyncIterator[Server]:
     """Hands every connection to the handler; whatever is still running at the end is cancelled."""
     server = Server()
@@ -67,7 +65,7 @@ async def serving(
         tasks[task] = writer
         task.add_done_callback(tasks.pop)
 
-    listener = await asyncio.start_server(accept, "127.0.0.1", port, ssl=tls, **options)
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

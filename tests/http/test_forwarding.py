@@ -121,17 +121,12 @@ def test_which_fields_of_a_request_cross(fields: Headers, passed_on: Headers, ke
     assert protected(*fields) == kept
 
 
-@pytest.mark.parametrize(
-    ("host", "sent"),
-    [(None, b"api.example"), (b"upstream:9000", b"upstream:9000"), (b"other.example", b"other.example")],
-    ids=["preserve", "upstream", "name"],
-)
-def test_the_host_is_what_the_policy_says(host: bytes | None, sent: bytes) -> None:
-    """In its place; the caller's is told in X-Forwarded-Host. HTTP/1.0 has none, HTTP/1.1 needs one."""
-    policy = ForwardingPolicy(b"upstream:9000", host=host)
-    found = unprotected((b"A", b"b"), policy=policy, host=((b"hOST", b"api.example"),))
-    assert found == ((b"hOST", sent), (b"A", b"b"), *said_of_hop())
+def test_a_forwarded_request_has_a_host() -> None:
+    """HTTP/1.0 has none, HTTP/1.1 needs one. Another one stands in its place, and X-Forwarded-Host has the caller's."""
     assert unprotected(host=()) == ((b"Host", b"upstream:9000"), *said_of_hop()[:2], VIA)
+    policy = ForwardingPolicy(b"upstream:9000", host=b"other.example")
+    found = unprotected((b"A", b"b"), policy=policy, host=((b"hOST", b"api.example"),))
+    assert found == ((b"hOST", b"other.example"), (b"A", b"b"), *said_of_hop())
 
 
 def test_the_gateway_adds_itself_behind_earlier_hops() -> None:
@@ -169,14 +164,12 @@ def test_what_a_trusted_proxy_says_is_kept_and_continued() -> None:
 @pytest.mark.parametrize(
     ("key", "key_headers", "sent"),
     [
-        ("original", (b"Idempotency-Key",), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"))),
-        ("operation_id", (b"Idempotency-Key",), ((b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
         ("operation_id", (b"Other-Key", b"Idempotency-Key"), ((b"Other-Key", OPERATION),)),
         ("operation_id", (), ((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), (b"Idempotency-Key", OPERATION))),
         ("none", (b"Idempotency-Key",), ((b"Other-Key", b"o"),)),
         ("none", (b"Other-Key", b"Idempotency_Key"), ()),
     ],
-    ids=["original", "operation-id", "operation-id-first-name", "operation-id-composed", "none", "none-folded"],
+    ids=["first-name", "composed", "none", "none-folded"],
 )
 def test_the_upstream_gets_the_key_that_the_route_says(
     key: UpstreamKey, key_headers: tuple[bytes, ...], sent: Headers

@@ -23,7 +23,6 @@ from gateway.protect.reply import PROBLEM, BodyCut, Reply, Shape, Trouble, refus
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Target
 from gateway.upstream import Upstream, UpstreamSettings
-from tests.support.upstream import RecordingUpstream
 
 PROTECTED = "/v1/payments"
 HOST = b"Host: gateway.test\r\n"
@@ -102,13 +101,13 @@ async def serving(
     settings: EdgeSettings | None = None,
     tls: ssl.SSLContext | None = None,
     route: PlainRoute | None = None,
-    upstream: RecordingUpstream | None = None,
-    upstream_settings: UpstreamSettings | None = None,
+    to: int | None = None,
+    **limits: Any,
 ) -> AsyncIterator[RunningEdge]:
     """An edge whose protected route is `PROTECTED`.
 
-    `answer` is what its requests get once their bodies are read, or who gives it. What is not protected goes to the
-    upstream, or gets a 404 if there is none.
+    `answer` is what its requests get once their bodies are read, or who gives it. What is not protected goes to an
+    upstream on the port `to`, within these limits, or gets a 404 if there is none.
     """
     route = route or PlainRoute()
     facts: list[Fact] = []
@@ -130,12 +129,8 @@ async def serving(
     async with AsyncExitStack() as stack:
         events = Events(facts.append)
         forward: Any = nowhere
-        if upstream is not None or upstream_settings is not None:
-            chosen = upstream_settings
-            if chosen is None:
-                assert upstream is not None
-                chosen = UpstreamSettings(host="127.0.0.1", port=upstream.port)
-            client = Upstream(chosen)
+        if to is not None:
+            client = Upstream(UpstreamSettings("127.0.0.1", to, **limits))
             # Experience, without which no idle connection is used.
             client._pool._history.survived(3600.0)
             stack.push_async_callback(client.close)
@@ -151,7 +146,7 @@ async def serving(
 
 
 @asynccontextmanager
-async def serving_before(accept: Accept, **settings: Any) -> AsyncIterator[RunningEdge]:
+async def serving_before(accept: Accept, **limits: Any) -> AsyncIterator[RunningEdge]:
     """An edge before an upstream that treats each connection as `accept` says, and then closes it."""
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,8 +158,7 @@ async def serving_before(accept: Accept, **settings: Any) -> AsyncIterator[Runni
             writer.close()
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server, serving(upstream_settings=UpstreamSettings("127.0.0.1", port, **settings)) as edge:
+    async with server, serving(to=server.sockets[0].getsockname()[1], **limits) as edge:
         yield edge
 
 

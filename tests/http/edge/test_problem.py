@@ -133,7 +133,7 @@ async def test_a_service_that_breaks_off_is_told_in_stripes_shape() -> None:
     """Also where the request was forwarded without protection."""
     async with (
         RecordingUpstream() as upstream,
-        serving(unprotected, route=STRIPE_ROUTE, upstream=upstream) as edge,
+        serving(unprotected, route=STRIPE_ROUTE, to=upstream.port) as edge,
     ):
         upstream.on(None, Answer(ending=Ending.CLOSE, bytes_max=0))
         status, kind, message = told(await exchange(edge.port, CHARGE))
@@ -142,10 +142,10 @@ async def test_a_service_that_breaks_off_is_told_in_stripes_shape() -> None:
 
 
 async def test_a_body_that_breaks_while_it_is_passed_on_is_told_in_stripes_shape() -> None:
-    """It is no verdict of the route, and has its shape all the same."""
+    """It is no verdict of the route, and has its shape all the same. The request is not whole at the upstream."""
     async with (
         RecordingUpstream() as upstream,
-        serving(unprotected, route=STRIPE_ROUTE, upstream=upstream) as edge,
+        serving(unprotected, route=STRIPE_ROUTE, to=upstream.port) as edge,
         Connection(edge.port) as connection,
     ):
         head = CHARGE.partition(b"Content-Length")[0]
@@ -153,6 +153,7 @@ async def test_a_body_that_breaks_while_it_is_passed_on_is_told_in_stripes_shape
         await eventually(lambda: upstream.connections == 1)
         await connection.send(b"no size\r\n")
         status, kind, message = told(await connection.read_response())
+        assert upstream.requests == []
     assert (status, kind) == (400, "invalid_request_error")
     assert "executed" not in message
 

@@ -74,11 +74,11 @@ async def test_a_body_that_comes_too_slowly_to_keep_a_place_is_given_up() -> Non
 
 
 async def test_a_slow_upload_that_takes_no_place_goes_on() -> None:
-    """What is passed through is streamed at the client's pace."""
+    """What is passed through is streamed at the client's pace, and the service is waited for when it is whole."""
     settings = EdgeSettings(silence_seconds=2.0, bytes_per_second_min=1e9)
     async with (
         RecordingUpstream() as upstream,
-        serving(settings=settings, upstream=upstream) as edge,
+        serving(settings=settings, to=upstream.port, response_timeout_seconds=1.0) as edge,
         Connection(edge.port) as connection,
     ):
         await connection.send(b"PUT /files/1 HTTP/1.1\r\n" + HOST + b"Content-Length: 25\r\n\r\n")

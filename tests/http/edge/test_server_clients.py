@@ -60,7 +60,7 @@ async def test_nobody_is_there_any_more(is_passed_on: bool) -> None:
         sent = Request(incoming.head, Body(b"charge", 6), incoming.hop)
         return Untouched(sent, Verdict.UNPROTECTED) if is_passed_on else reply(stream, length=4)
 
-    async with RecordingUpstream() as upstream, serving(protect, upstream=upstream) as edge:
+    async with RecordingUpstream() as upstream, serving(protect, to=upstream.port) as edge:
         # Leaves an idle connection behind, on which a request goes out at once.
         assert (await exchange(edge.port, post(target=b"/free"))).status == 200
         async with Connection(edge.port) as client:

@@ -134,7 +134,7 @@ async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
     switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     async with (
         RecordingUpstream() as upstream,
-        serving(upstream=upstream, settings=IMPATIENT, tls=context_of(authority)) as edge,
+        serving(to=upstream.port, settings=IMPATIENT, tls=context_of(authority)) as edge,
         connected(edge.port, authority) as client,
     ):
         # More than the system takes, and less than makes whoever writes it wait.

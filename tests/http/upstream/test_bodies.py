@@ -139,24 +139,6 @@ async def test_a_body_that_breaks_off_is_never_a_complete_request(
         assert ended in ([b"reset"], [])
 
 
-async def test_the_clock_of_an_unprotected_upload_starts_again_with_every_piece() -> None:
-    """An upload that moves may take longer than the answer may; one that stands still is given up."""
-    loop = asyncio.get_running_loop()
-
-    async def source() -> AsyncIterator[bytes]:
-        until = loop.time() + 0.8
-        while loop.time() < until:
-            yield b"x"
-            await asyncio.sleep(0.01)
-
-    async with serving(answering(DONE)) as server, upstream_to(server.port, response_timeout_seconds=0.5) as client:
-        await answer(client, request(), StreamBody(source(), None))
-        for protected, body in ((True, source()), (False, pieces(b"x", asyncio.Event()))):
-            result = await lost(client, request(), StreamBody(body, None), protected=protected)
-            assert result.reason is Unknown.TIMEOUT
-        assert len(server.requests) == 1
-
-
 @pytest.mark.parametrize(
     ("method", "body", "framing"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from contextlib import AsyncExitStack
 from typing import cast
@@ -52,29 +53,40 @@ def test_whoever_has_had_time_goes_before_a_newcomer_that_holds_more() -> None:
     assert unread.held_bytes == 100
 
 
-@pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
-async def test_clients_that_do_not_read_cannot_fill_the_memory(authority: Authority, is_secure: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_secure", "answer_bytes"),
+    [(False, LONG_BYTES), (True, LONG_BYTES), (True, 400_000)],
+    ids=["plain", "tls", "tls-as-much-as-a-loop-would-take"],
+)
+async def test_clients_that_do_not_read_cannot_fill_the_memory(
+    authority: Authority, is_secure: bool, answer_bytes: int
+) -> None:
     """One of them is broken off for each that is too many; whoever reads gets its answer meanwhile."""
     tls = authority.issue("localhost").server_context() if is_secure else None
     own = authority.client_context() if is_secure else None
 
     async def answer(incoming: Request) -> Reply:
-        return reply(b"short" if b"short" in incoming.head.target else bytes(LONG_BYTES))
+        return reply(b"short" if b"short" in incoming.head.target else bytes(answer_bytes))
 
-    settings = EdgeSettings(unread_bytes_max=2 * LONG_BYTES)
+    settings = EdgeSettings(unread_bytes_max=2 * answer_bytes)
     async with serving(answer, settings=settings, tls=tls) as edge, AsyncExitStack() as stack:
         unread = edge.edge.handler.unread
         for count in (1, 2, 2, 2):
+            before = set(edge.edge._clients)
             client = await stack.enter_async_context(Connection(edge.port, tls=own))
+            if is_secure:
+                (connection,) = await eventually(lambda before=before: set(edge.edge._clients) - before)  # type: ignore[misc]
+                # So that it is not the system that takes it.
+                connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             cast(asyncio.Transport, client.writer.transport).pause_reading()
             await client.send(post())
-            await eventually(lambda count=count: unread.held_bytes == count * LONG_BYTES)  # type: ignore[misc]
+            await eventually(lambda count=count: unread.held_bytes == count * answer_bytes)  # type: ignore[misc]
             await eventually(lambda count=count: edge.edge.connections == count)  # type: ignore[misc]
         async with Connection(edge.port, tls=own) as reader:
             await reader.send(post(target=b"/pay/short"))
             assert (await reader.read_response()).body == b"short"
             await reader.send(post())
-            assert len((await reader.read_response()).body) == LONG_BYTES
+            assert len((await reader.read_response()).body) == answer_bytes
     assert unread.held_bytes == 0
 
 

@@ -10,11 +10,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.core.routing import RouteTable
 from gateway.http.connection import EdgeSettings
-from gateway.http.handler import Served
-from gateway.http.server import Edge, ListenError
-from gateway.observe.facts import Events
+from gateway.http.server import ListenError
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
 from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
@@ -138,13 +135,6 @@ async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
         assert edge.edge.in_flight == edge.edge.connections == 0
 
 
-def _edge() -> Edge:
-    async def never(*_: object) -> Reply:
-        raise AssertionError("no request was expected")
-
-    return Edge(Served(routes=RouteTable(()), protect=never, forward=never), Events())
-
-
 async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
     """A worker listens later than its supervisor binds: on nothing when another program was faster, and says so."""
     with socket.socket() as bound, socket.socket() as faster:
@@ -152,11 +142,10 @@ async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(faster.getsockname() if sock is bound else ("127.0.0.1", 0))
         faster.listen()
-        edge = _edge()
-        with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: another program"):
-            await edge.listen_on(bound)
+        async with serving() as edge:
+            with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: another program"):
+                await edge.edge.listen_on(bound)
         assert bound.fileno() == -1
-        await edge.close()
 
 
 @pytest.mark.parametrize(
@@ -165,10 +154,9 @@ async def test_a_port_that_is_taken_after_the_bind_is_said_clearly() -> None:
 )
 async def test_where_it_cannot_listen_is_said_clearly(host: str, why: str) -> None:
     """The operator reads address and reason: the one is nobody's (RFC 5737), the other never resolves (RFC 6761)."""
-    edge = _edge()
-    with pytest.raises(ListenError, match=rf"cannot listen on {re.escape(host)}:8080: {why}"):
-        await edge.start(host=host, port=8080)
-    await edge.close()
+    async with serving() as edge:
+        with pytest.raises(ListenError, match=rf"cannot listen on {re.escape(host)}:8080: {why}"):
+            await edge.edge.start(host=host, port=8080)
 
 
 async def test_more_connections_than_there_may_be_are_turned_away() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -107,25 +107,6 @@ async def test_a_client_that_does_not_read_its_answer_is_broken_off(
         await eventually(lambda: edge.edge.connections == 1)
         await eventually(lambda: edge.edge.connections == 0, what="the connection is broken off")
         assert not is_short or await rest_of(client) > 0
-
-
-async def test_answers_that_the_loop_takes_over_are_counted_as_held(authority: Authority) -> None:
-    """Answers of middle length that nobody reads are bounded in all, although the loop would take each one whole."""
-    answer_bytes = 400_000
-    settings = EdgeSettings(unread_bytes_max=2 * answer_bytes)
-    async with (
-        serving(reply(bytes(answer_bytes)), settings=settings, tls=context_of(authority)) as edge,
-        AsyncExitStack() as stack,
-    ):
-        unread = edge.edge.handler.unread
-        for count in (1, 2, 2):
-            before = set(edge.edge._clients)
-            client = await stack.enter_async_context(connected(edge.port, authority))
-            (connection,) = await eventually(lambda before=before: set(edge.edge._clients) - before)  # type: ignore[misc]
-            connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            client.sendall(post())
-            await eventually(lambda count=count: unread.held_bytes == count * answer_bytes)  # type: ignore[misc]
-            await eventually(lambda count=count: edge.edge.connections == count)  # type: ignore[misc]
 
 
 async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:

@@ -123,15 +123,6 @@ def test_a_head_answer_has_no_body_whatever_its_fields_say() -> None:
         assert len(told.head.headers) == 1
 
 
-def test_without_framing_the_body_lasts_until_the_end_of_input() -> None:
-    """A close-delimited answer is complete only by a clean end, which completes nothing else."""
-    told, parser = parse(PLAIN + b"\r\nhel", b"lo")
-    assert (told.body, told.framing, told.ended) == (b"hello", Framing.CLOSE, False)
-    assert (parser.end_of_input(), parser.is_done, parser.is_persistent) == (True, True, False)
-    for wire in (b"", b"HTTP", PLAIN, PLAIN + b"Content-Length: 5\r\n\r\nhell", CHUNKED + b"5\r\nhello\r\n0\r\n"):
-        assert not parse(*([wire] if wire else []))[1].end_of_input()
-
-
 MALFORMED = {
     "another-protocol": b"SSH-2.0-OpenSSH_9.2\r\n",
     "http2-status-line": b"HTTP/2 200\r\n\r\n",

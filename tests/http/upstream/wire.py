@@ -94,13 +94,13 @@ def answering(*answers: bytes) -> Callable[[Server, asyncio.StreamReader, asynci
     return handler
 
 
-def giving_up(given: bytes = b"", *, hold: asyncio.Event | None = None) -> Any:
-    """A handler that begins an answer, and gives the rest when it may, or waits for its client to go."""
+def giving_up(given: bytes = b"") -> Any:
+    """A handler that begins an answer, and waits for its client to go."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
         writer.write(given)
-        await (reader.read() if hold is None else hold.wait())
+        await reader.read()
 
     return handler
 

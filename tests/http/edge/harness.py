@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +24,7 @@ from gateway.protect.reply import PROBLEM, BodyCut, Reply, Shape, Trouble, refus
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Target
 from gateway.upstream import Upstream, UpstreamSettings
+from tests.support.tls import Authority
 
 PROTECTED = "/v1/payments"
 HOST = b"Host: gateway.test\r\n"
@@ -81,12 +83,10 @@ def reply(
     body: bytes | Stream = b"done",
     *,
     status: int = 200,
-    reason: bytes = b"OK",
     headers: Headers = (),
-    verdict: Verdict | None = Verdict.STORED,
     length: int | None = None,
 ) -> Reply:
-    return Reply(status, reason, headers, body, verdict, length)
+    return Reply(status, b"OK", headers, body, Verdict.STORED, length)
 
 
 def table(route: PlainRoute) -> RouteTable[PlainRoute]:
@@ -160,6 +160,20 @@ async def serving_before(accept: Accept, **limits: Any) -> AsyncIterator[Running
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     async with server, serving(to=server.sockets[0].getsockname()[1], **limits) as edge:
         yield edge
+
+
+@asynccontextmanager
+async def reading_nothing(port: int, authority: Authority | None) -> AsyncIterator[socket.socket]:
+    """A connection, over TLS with an authority, that reads nothing by itself, and on which little is under way."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(30)
+    await asyncio.to_thread(sock.connect, ("127.0.0.1", port))
+    if authority is not None:
+        context = authority.client_context()
+        sock = await asyncio.to_thread(context.wrap_socket, sock, server_hostname="localhost")
+    with sock:
+        yield sock
 
 
 def taken_by(connection: ClientConnection) -> int:

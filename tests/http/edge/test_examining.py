@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
-from typing import Self
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,32 +13,21 @@ from hypothesis import strategies as st
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
 from gateway.core.routing import PathPattern, RouteTable, Rule, normalise_path
 from gateway.protect.ambiguity import Fault, examine, examine_closely
-
-
-@dataclass(frozen=True)
-class Route:
-    name: str
-    once: frozenset[bytes] = frozenset()
-    compared: frozenset[bytes] = frozenset()
-    is_observed: bool = False
-
-    def for_key(self, headers: object) -> Self:
-        return self
-
+from tests.http.edge.harness import PlainRoute
 
 POST = frozenset((b"POST",))
 PUT = frozenset((b"PUT",))
 ROUTES = RouteTable(
     [
-        (Rule(POST, PathPattern.parse("/v1/payments")), Route("payments")),
-        (Rule(POST, PathPattern.parse("/v1/payments/{id}/Capture")), Route("capture")),
-        (Rule(POST, PathPattern.parse("/v2/payments"), b"pay.test"), Route("hosted")),
-        (Rule(PUT, PathPattern.parse("/v1/limits/{id}")), Route("limits")),
+        (Rule(POST, PathPattern.parse("/v1/payments")), PlainRoute("payments")),
+        (Rule(POST, PathPattern.parse("/v1/payments/{id}/Capture")), PlainRoute("capture")),
+        (Rule(POST, PathPattern.parse("/v2/payments"), b"pay.test"), PlainRoute("hosted")),
+        (Rule(PUT, PathPattern.parse("/v1/limits/{id}")), PlainRoute("limits")),
     ]
 )
 
 
-def asked(target: bytes, *, host: bytes = b"api.test", more: Headers = ()) -> tuple[Route | None, Fault | None]:
+def asked(target: bytes, *, host: bytes = b"api.test", more: Headers = ()) -> tuple[PlainRoute | None, Fault | None]:
     """What is found of a request with this target."""
     return examine(ROUTES, RequestHead(b"POST", target, IndexedHeaders(((b"Host", host), *more))), (1, 1))
 
@@ -182,16 +169,16 @@ def rules_of(paths: tuple[str, ...]) -> st.SearchStrategy[Rule]:
     )
 
 
-def related(rules: list[tuple[Rule, bool]], unprotected: list[Rule]) -> RouteTable[Route]:
+def related(rules: list[tuple[Rule, bool]], unprotected: list[Rule]) -> RouteTable[PlainRoute]:
     """A table of these rules, of which some only observe."""
     routes = [
-        (each, Route(str(number), frozenset((b"x-key",)), frozenset((b"x-other",)), is_observed))
+        (each, PlainRoute(str(number), frozenset((b"x-key",)), frozenset((b"x-other",)), is_observed))
         for number, (each, is_observed) in enumerate(rules)
     ]
     return RouteTable(routes, unprotected=unprotected)
 
 
-def compare_looks(routes: RouteTable[Route], head: RequestHead, version: tuple[int, int] = (1, 1)) -> None:
+def compare_looks(routes: RouteTable[PlainRoute], head: RequestHead, version: tuple[int, int] = (1, 1)) -> None:
     """What a short look finds is what a close one does."""
     assert examine(routes, head, version) == examine_closely(routes, head, version), head
 

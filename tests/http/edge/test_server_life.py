@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import ssl
 from contextlib import AsyncExitStack
 
 import pytest
@@ -14,7 +13,7 @@ from gateway.http.connection import EdgeSettings
 from gateway.http.server import ListenError
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from tests.http.edge.harness import HOST, PROTECTED, post, reply, serving
+from tests.http.edge.harness import HOST, PROTECTED, post, reading_nothing, reply, serving
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange
 from tests.support.tls import Authority
@@ -72,27 +71,20 @@ async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(aut
     tls = authority.issue("localhost").server_context()
     settings = EdgeSettings(linger_seconds=3600.0)
 
-    def connect(port: int) -> ssl.SSLSocket:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
-        return authority.client_context().wrap_socket(plain, server_hostname="localhost")
-
-    def look(client: ssl.SSLSocket) -> bytes:
-        return b"".join(iter(lambda: client.recv(65536), b""))
-
-    # A socket alone: a loop reads ahead of a protocol that has paused, and answers the end by itself.
-    async with serving(settings=settings, tls=tls) as edge:
-        with (
-            await asyncio.to_thread(connect, edge.port) as client,
-            await asyncio.to_thread(connect, edge.port) as other,
-        ):
-            for each in (client, other):
-                each.sendall(post())
-            await eventually(lambda: len(edge.taken) == 2 and not edge.edge.in_flight)
-            closing = asyncio.create_task(edge.edge.close())
-            other.close()
-            async with asyncio.timeout(10):
-                await closing
-            received = await asyncio.to_thread(look, client)
+    # Sockets alone: a loop reads ahead of a protocol that has paused, and answers the end by itself.
+    async with (
+        serving(settings=settings, tls=tls) as edge,
+        reading_nothing(edge.port, authority) as client,
+        reading_nothing(edge.port, authority) as other,
+    ):
+        for each in (client, other):
+            each.sendall(post())
+        await eventually(lambda: len(edge.taken) == 2 and not edge.edge.in_flight)
+        closing = asyncio.create_task(edge.edge.close())
+        other.close()
+        async with asyncio.timeout(10):
+            await closing
+        received = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(65536), b"")))
     assert received.startswith(b"HTTP/1.1 200 ")
     assert received.endswith(b"\r\n\r\ndone")
 
@@ -159,33 +151,18 @@ async def test_where_it_cannot_listen_is_said_clearly(host: str, why: str) -> No
             await edge.edge.start(host=host, port=8080)
 
 
-async def test_more_connections_than_there_may_be_are_turned_away() -> None:
-    """By RST and at once, where all that are there are busy; those are served, and one that goes makes room."""
-    answered = asyncio.Event()
+async def test_more_connections_than_there_may_be() -> None:
+    """The one that has been idle for longest makes room, whenever it was opened. Where all are busy, a newcomer is
+    turned away by RST, and they are served; one that goes makes room."""
+    may_answer = asyncio.Event()
+    may_answer.set()
 
     async def answer(_: Request) -> Reply:
-        await answered.wait()
+        await may_answer.wait()
         return reply()
 
-    async with serving(answer, settings=EdgeSettings(connections_max=2)) as edge:
-        async with Connection(edge.port) as first, Connection(edge.port) as second:
-            for connection in (first, second):
-                await connection.send(post())
-            await eventually(lambda: edge.edge.in_flight == 2)
-            with pytest.raises(ConnectionError):
-                await exchange(edge.port, post())
-            await eventually(lambda: edge.edge.connections == 2)
-            answered.set()
-            for connection in (first, second):
-                assert (await connection.read_response()).status == 200
-        await eventually(lambda: edge.edge.connections == 0)
-        assert (await exchange(edge.port, post())).status == 200
-
-
-async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
-    """The one that has been so for longest, whenever it was opened."""
     async with (
-        serving(settings=EdgeSettings(connections_max=2)) as edge,
+        serving(answer, settings=EdgeSettings(connections_max=2)) as edge,
         Connection(edge.port) as first,
         Connection(edge.port) as second,
     ):
@@ -194,12 +171,22 @@ async def test_a_connection_that_is_idle_makes_room_for_a_newcomer() -> None:
             await connection.send(post())
             assert (await connection.read_response()).status == 200
             await a_moment()
+        async with Connection(edge.port) as third:
+            await third.send(post())
+            assert (await third.read_response()).status == 200
+            with pytest.raises(ConnectionError):
+                await second.read_response()
+            may_answer.clear()
+            for connection in (first, third):
+                await connection.send(post())
+            await eventually(lambda: edge.edge.in_flight == 2)
+            with pytest.raises(ConnectionError):
+                await exchange(edge.port, post())
+            may_answer.set()
+            for connection in (first, third):
+                assert (await connection.read_response()).status == 200
+        await eventually(lambda: edge.edge.connections == 1)
         assert (await exchange(edge.port, post())).status == 200
-        assert edge.edge.connections <= 2
-        with pytest.raises(ConnectionError):
-            await second.read_response()
-        await first.send(post())
-        assert (await first.read_response()).status == 200
 
 
 async def a_moment() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from gateway.http.connection import EdgeSettings
-from tests.http.edge.harness import HOST, post, reply, serving, taken_by
+from tests.http.edge.harness import HOST, post, reading_nothing, reply, serving, taken_by
 from tests.support.eventually import eventually
 from tests.support.tls import Authority
 from tests.support.upstream import Answer, Ending, RecordingUpstream
@@ -32,20 +30,6 @@ def context_of(authority: Authority, is_secure: bool = True) -> ssl.SSLContext |
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left to itself asyncio's own loop waits as good as not at all for those who read slowly."""
     monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 0.05)
-
-
-@asynccontextmanager
-async def connected(port: int, authority: Authority | None) -> AsyncIterator[socket.socket]:
-    """A connection, over TLS with an authority, that reads nothing by itself, and on which little is under way."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.settimeout(30)
-    await asyncio.to_thread(sock.connect, ("127.0.0.1", port))
-    if authority is not None:
-        context = authority.client_context()
-        sock = await asyncio.to_thread(context.wrap_socket, sock, server_hostname="localhost")
-    with sock:
-        yield sock
 
 
 async def some_of(client: socket.socket) -> int:
@@ -72,7 +56,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(
     settings = EdgeSettings(keepalive_seconds=0.1, silence_seconds=0.5, bytes_per_second_min=1.0)
     tls = context_of(authority, is_secure)
     async with serving(reply(b"x" * LONG_BYTES), settings=settings, tls=tls) as edge:
-        async with connected(edge.port, authority if is_secure else None) as client:
+        async with reading_nothing(edge.port, authority if is_secure else None) as client:
             client.sendall(post(fields))
             (connection,) = await eventually(lambda: list(edge.edge._clients))
             got = await some_of(client)
@@ -101,7 +85,7 @@ async def test_a_client_that_does_not_read_its_answer_is_broken_off(
     tls = context_of(authority, is_secure)
     async with (
         serving(reply(body), settings=IMPATIENT, tls=tls) as edge,
-        connected(edge.port, authority if is_secure else None) as client,
+        reading_nothing(edge.port, authority if is_secure else None) as client,
     ):
         client.sendall(post(fields))
         await eventually(lambda: edge.edge.connections == 1)
@@ -116,7 +100,7 @@ async def test_a_tunnel_that_ends_and_is_not_read(authority: Authority) -> None:
     async with (
         RecordingUpstream() as upstream,
         serving(to=upstream.port, settings=IMPATIENT, tls=context_of(authority)) as edge,
-        connected(edge.port, authority) as client,
+        reading_nothing(edge.port, authority) as client,
     ):
         # More than the system takes, and less than makes whoever writes it wait.
         upstream.on("/socket", Answer(raw=switched + bytes(100_000), ending=Ending.CLOSE))

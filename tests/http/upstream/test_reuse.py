@@ -278,29 +278,6 @@ async def test_answers_belong_to_their_own_requests() -> None:
         assert condemned > 0
 
 
-async def test_connections_are_bounded() -> None:
-    """Beyond the limit a request waits for a place, or leaves."""
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await server.read_request(reader)
-            await release.wait()
-            writer.write(DONE)
-
-    release = asyncio.Event()
-    limits = {"connections_max": 2, "connect_timeout_seconds": 30}
-    async with serving(handler) as server, upstream_to(server.port, **limits) as client:
-        running = [asyncio.create_task(answer(client)) for _ in range(9)]
-        await eventually(lambda: len(server.requests) == 2)
-        assert len(client._pool._waiting_others) == 7
-        for task in running[5:7]:
-            task.cancel()
-        release.set()
-        results = await asyncio.gather(*running, return_exceptions=True)
-        assert sum(isinstance(result, UpstreamResponse) for result in results) == 7
-        assert client.stats.opened == 2
-
-
 @pytest.mark.parametrize("protected", [False, True], ids=["unprotected", "protected"])
 async def test_a_place_is_taken_from_a_connection_that_may_not_serve(protected: bool) -> None:
     """At the limit an idle connection that is not trusted makes room for a fresh one."""

@@ -43,7 +43,9 @@ def asked(target: bytes, *, host: bytes = b"api.test", more: Headers = ()) -> tu
             b"/v1//../payments", b"/v1/x//../../payments", b"/v1/payments/7//../Capture",
             # Whether the service tells upper from lower case is not known, nor whether it trims blanks around a
             # segment, as Spring did before 4.3 (CVE-2016-5007).
-            b"http://h/v1/Payments", b"/v1%09/payments/?x",
+            b"http://h/v1/Payments", b"/v1%09/payments/?x", b"/x/..%20/v1/payments.%0a/",
+            # Each script gets what follows it.
+            b"/a.php/b.php/v1/payments",
         )],
         # A service may take the path from such a target and still go by its `Host` field.
         *[(target, b"pay.test") for target in (

@@ -12,7 +12,7 @@ import pytest
 from gateway.observe.facts import RequestPassed
 from tests.http.edge.harness import HOST, Accept, serving, serving_before
 from tests.support.eventually import eventually
-from tests.support.http import Connection, NoAnswerError, exchange, request
+from tests.support.http import Connection, exchange, request
 from tests.support.upstream import Answer, Ending, Framing, RecordingUpstream
 
 MIB = 1024 * 1024
@@ -71,10 +71,12 @@ async def test_target_and_fields_go_through_as_sent(upstream: RecordingUpstream)
 
 
 async def test_the_answer_goes_through_as_it_came(upstream: RecordingUpstream) -> None:
-    """Reason, fields and body keep their bytes; the gateway's own words are not the upstream's to say."""
+    """Reason, fields and body keep their bytes; the gateway's own words are not the upstream's to say, and what it says
+    to the gateway alone goes no further."""
     wire = (
         b"HTTP/1.1 299 Very \xe9 Odd\r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\nX-Bytes: \xff\r\nServer: theirs\r\n"
         b"Date: Tue, 15 Nov 1994 08:12:31 GMT\r\nIdempotency-Status: stored\r\nIdempotent-Replayed: true\r\n"
+        b"Idempotency-Expires: x\r\nIdempotency-Outcome: final\r\nKeep-Alive: timeout=5\r\nUpgrade: h2c\r\n"
         b"Content-Length: 3\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n\x00\xffz"
     )
     upstream.on(None, Answer(raw=wire))
@@ -150,10 +152,7 @@ async def test_long_bodies_take_little_memory_both_ways() -> None:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % LONG)
-        left = LONG
-        while left:
-            data = await reader.read(MIB)
-            left -= len(data)
+        while data := await reader.read(MIB):
             writer.write(data)
             await writer.drain()
 
@@ -237,8 +236,9 @@ async def test_an_answer_that_breaks_off_breaks_the_client_off(
 
 
 @pytest.mark.parametrize("when", ["before-the-answer", "in-the-answer", "in-the-request"])
-async def test_a_client_that_goes_takes_its_request_with_it(when: str) -> None:
-    """The connection to the upstream is given up, and nothing is left running."""
+@pytest.mark.parametrize("who", ["client", "edge"])
+async def test_who_goes_takes_its_request_with_it(who: str, when: str) -> None:
+    """The upstream hears a reset, and nothing is left running; an edge that is closed breaks its client off."""
     arrived, gone = asyncio.Event(), asyncio.Event()
     begins = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n" if when == "in-the-answer" else b""
     async with serving_before(silent(arrived, gone, begins)) as edge, Connection(edge.port) as connection:
@@ -247,25 +247,17 @@ async def test_a_client_that_goes_takes_its_request_with_it(when: str) -> None:
         await arrived.wait()
         if begins:
             await connection.reader.readuntil(b"ab")
-        connection.reset()
+        if who == "client":
+            connection.reset()
+        else:
+            assert await edge.edge.close() == 1
+            with pytest.raises(ConnectionError):
+                await connection.read_rest()
         await gone.wait()
-        await eventually(lambda: edge.edge.in_flight == 0 and edge.edge.connections == 0)
+        await eventually(lambda: edge.edge.in_flight == edge.edge.connections == 0)
         # What had no answer is not told of as passed.
         told = [fact.method for fact in edge.facts if isinstance(fact, RequestPassed)]
         assert told == ["PUT"] * bool(begins)
-
-
-async def test_an_edge_that_is_closed_takes_its_requests_with_it() -> None:
-    """The upstream hears a reset, and the client is broken off."""
-    arrived, gone = asyncio.Event(), asyncio.Event()
-    async with serving_before(silent(arrived, gone)) as edge:
-        asking = asyncio.ensure_future(request(edge.port, "GET", "/"))
-        await arrived.wait()
-        assert await edge.edge.close() == 1
-        await gone.wait()
-        with pytest.raises((NoAnswerError, ConnectionError)):
-            await asking
-        assert (edge.edge.in_flight, edge.edge.connections) == (0, 0)
 
 
 async def test_each_pipelined_request_gets_its_own_answer(upstream: RecordingUpstream) -> None:

@@ -19,29 +19,6 @@ from tests.support.http import Connection, exchange
 from tests.support.upstream import RecordingUpstream
 
 
-async def test_a_stream_is_given_up_with_its_client() -> None:
-    """Whoever makes it learns at once, even while nothing is being written."""
-    aborted = asyncio.Event()
-
-    class Waiting(Stream):
-        async def read(self) -> bytes:
-            if self._pieces:
-                return self._pieces.pop(0)
-            await aborted.wait()
-            return await super().read()
-
-        def abort(self) -> None:
-            aborted.set()
-
-    async with serving(reply(Waiting(b"data: 1\n\n", cut=True))) as edge:
-        async with Connection(edge.port) as connection:
-            await connection.send(post())
-            await connection.reader.readuntil(b"data: 1\n\n")
-            connection.reset()
-            await aborted.wait()
-        await eventually(lambda: edge.edge.in_flight == 0)
-
-
 @pytest.mark.parametrize("is_passed_on", [False, True], ids=["stream", "passed-on"])
 async def test_nobody_is_there_any_more(is_passed_on: bool) -> None:
     """A stream is given up. A claim that came to nothing is not sent without one, and its body is let go."""

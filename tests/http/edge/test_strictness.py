@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.message import Headers, IndexedHeaders, RequestHead
-from gateway.core.routing import readings
 from gateway.http.handler import ReservedHeaders
 from gateway.protect.ambiguity import ambiguity
 
@@ -73,21 +72,6 @@ def test_an_ambiguous_target_is_a_fault(target: bytes, fault: str) -> None:
 def test_an_ambiguous_field_is_a_fault(more: tuple[bytes, bytes], fault: str) -> None:
     """Who calls, under which key and for how long has one answer."""
     assert fault in (ambiguity(head(headers=(*SOUND, more)), ONCE) or "")
-
-
-@pytest.mark.parametrize(
-    ("target", "reading"),
-    [
-        (b"/v1/..%20/x.%0a/", b"/x"),
-        (b"/a.php/b.php/c", b"/c"),
-        (b"/a.php/b.php/c", b"/b.php/c"),
-        (b"/x//../y", b"/y"),
-        (b"/x//../y", b"/x/y"),
-    ],
-)
-def test_a_lenient_service_reads_another_path(target: bytes, reading: bytes) -> None:
-    """Those readings are offered, so that none of them slips past its route."""
-    assert reading in readings(target)[0]
 
 
 RESERVED = ReservedHeaders((b"X-User-Id", b"X-User-Email", b"x-role"))

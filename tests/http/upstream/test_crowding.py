@@ -24,7 +24,7 @@ def uploading() -> StreamBody:
     return StreamBody(chunks(), None)
 
 
-def lasting(length: int) -> Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def lasting() -> Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """An upstream whose answers are long at /long, and short elsewhere."""
 
     async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,8 +33,8 @@ def lasting(length: int) -> Callable[[Server, asyncio.StreamReader, asyncio.Stre
             if b"/long" not in head:
                 writer.write(DONE)
                 continue
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
-            for _ in range(length >> 16):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % LONG_BYTES)
+            for _ in range(LONG_BYTES >> 16):
                 writer.write(bytes(1 << 16))
                 await writer.drain()
 
@@ -51,7 +51,7 @@ async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer(gi
     time."""
     connect_seconds, unread_seconds = (30.0, 0.0) if gives else (0.1, 60.0)
     limits = {"connect_timeout_seconds": connect_seconds, "unread_seconds": unread_seconds}
-    async with serving(lasting(LONG_BYTES)) as server, upstream_to(server.port, connections_max=1, **limits) as client:
+    async with serving(lasting()) as server, upstream_to(server.port, connections_max=1, **limits) as client:
         unread = await answer(client, request(target=b"/long"))
         await eventually(lambda: is_unread(unread))
         if gives:
@@ -66,7 +66,7 @@ async def test_an_answer_that_nobody_takes_gives_its_connection_to_a_newcomer(gi
 async def test_answers_that_outlast_their_operations_give_way_to_each_other() -> None:
     """Those that nobody takes do not add up, although operations are never kept out."""
     limits = {"connections_max": 1, "connections_reserved": 1, "connect_timeout_seconds": 30, "unread_seconds": 0.0}
-    async with serving(lasting(LONG_BYTES)) as server, upstream_to(server.port, **limits) as client:
+    async with serving(lasting()) as server, upstream_to(server.port, **limits) as client:
         unread: list[UpstreamResponse] = []
         for _ in range(3):
             unread.append(await answer(client, request(target=b"/long"), protected=True))

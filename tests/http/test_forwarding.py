@@ -56,12 +56,11 @@ def protected(
     *fields: tuple[bytes, bytes],
     key: UpstreamKey = "original",
     key_headers: tuple[bytes, ...] = (b"Idempotency-Key",),
-    replaced: Headers = (),
 ) -> Headers:
     """What a protected request with these fields becomes, without what every one of them gets."""
     request = RequestHead(b"POST", b"/", IndexedHeaders((HOST, *fields)))
     policy = replace(POLICY, key=key, key_headers=key_headers)
-    sent = protected_request(request, CLIENT, policy, CLAIMED, replaced=replaced).headers
+    sent = protected_request(request, CLIENT, policy, CLAIMED).headers
     assert sent[0] == HOST
     assert sent[-3:] == ADDED
     assert [field for field in sent if field in said_of_hop()] == list(said_of_hop())
@@ -174,13 +173,6 @@ def test_the_upstream_gets_the_key_that_the_route_says(
     key: UpstreamKey, key_headers: tuple[bytes, ...], sent: Headers
 ) -> None:
     assert protected((b"idempotency-key", b'"k"'), (b"Other-Key", b"o"), key=key, key_headers=key_headers) == sent
-
-
-def test_headers_of_the_gateway_replace_those_of_the_caller() -> None:
-    """In whatever spelling, and however often the caller sent them; all others stay."""
-    caller = ((b"authorization", b"Bearer a"), (b"X-Other", b"1"), (b"Authorization", b"Bearer b"), (b"X_Key", b"c"))
-    ours = ((b"Authorization", b"Bearer service"), (b"X-Key", b"s"))
-    assert protected(*caller, replaced=ours) == ((b"X-Other", b"1"), *ours)
 
 
 def test_a_fetch_is_only_a_fetch() -> None:

@@ -89,17 +89,6 @@ async def test_a_client_over_tls_that_does_not_look_does_not_hold_up_the_end(aut
     assert received.endswith(b"\r\n\r\ndone")
 
 
-async def test_an_offer_of_http_2_is_declined_and_the_connection_kept() -> None:
-    """Java's client makes it with each request, and goes on with HTTP/1.1 where nobody takes it."""
-    offer = post(b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n")
-    async with serving() as edge, Connection(edge.port) as connection:
-        for _ in range(2):
-            await connection.send(offer)
-            response = await connection.read_response()
-            assert (response.status, response.header("connection")) == (200, None)
-        assert [head.headers.by_name.get(b"upgrade") for head in edge.taken] == [None, None]
-
-
 async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
     """The listener goes at once, and so do connections that are idle, never spoke, or sent half a head; a request that
     is running is answered, even one still coming in."""

@@ -167,12 +167,14 @@ async def test_much_goes_through_at_the_pace_of_the_reader() -> None:
 )
 async def test_what_is_not_switched(handshake: bytes) -> None:
     """A tunnel for HTTP/2 would lead past every route, and Upgrade means nothing in 1.0 (RFC 9110 section 7.8). Where
-    there is a body, its rest would be torn between request and tunnel."""
+    there is a body, its rest would be torn between request and tunnel. Java's client always offers HTTP/2, and goes on
+    on its connection."""
     async with RecordingUpstream() as upstream, serving(to=upstream.port) as edge:
         response = await exchange(edge.port, handshake)
         assert response.status == 200
         (received,) = upstream.requests
         assert (received.values("upgrade"), received.values("connection")) == ([], [])
+        assert response.header("connection") == (None if b"h2c" in handshake else "close")
         assert received.body == (b"hello" if b"hello" in handshake else b"")
 
 

@@ -151,22 +151,6 @@ async def test_a_connection_that_ends_while_the_request_is_read_is_in_doubt(endi
         assert server.accepted == 2
 
 
-async def test_what_cannot_be_believed_or_is_given_up_here_is_lost() -> None:
-    """Of a malformed body, what came before was an answer."""
-    malformed = WIRES[Framing.CHUNKED].replace(b"6\r\n", b"x\r\n")
-    async with serving(answering(malformed)) as server, upstream_to(server.port) as client:
-        got = await answer(client)
-        assert await got.body.read() == b"0123"
-        loss = await got.body.read()
-        assert isinstance(loss, Lost)
-        assert loss.reason is Unknown.MALFORMED
-    async with serving(wire.giving_up()) as server, upstream_to(server.port) as client:
-        running = asyncio.create_task(wire.lost(client))
-        await eventually(lambda: server.requests)
-        await client.close()
-        assert (await running).reason is Unknown.ABORTED
-
-
 async def test_lookups_that_were_given_up_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are asked for and cancelled, two threads hang; afterwards the next one is carried out."""
     names = Names()

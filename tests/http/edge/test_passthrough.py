@@ -10,7 +10,7 @@ from hashlib import sha256
 import pytest
 
 from gateway.observe.facts import RequestPassed
-from tests.http.edge.harness import HOST, Accept, serving, serving_before
+from tests.http.edge.harness import HOST, serving, serving_before
 from tests.support.eventually import eventually
 from tests.support.http import Connection, exchange, request
 from tests.support.upstream import Answer, Ending, Framing, RecordingUpstream
@@ -25,22 +25,6 @@ ADDED = {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"via"}
 async def upstream() -> AsyncIterator[RecordingUpstream]:
     async with RecordingUpstream() as running:
         yield running
-
-
-def silent(arrived: asyncio.Event, gone: asyncio.Event, begins: bytes = b"") -> Accept:
-    """Begins its answer at most, and tells when a request is there, and when it is reset."""
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(begins)
-        await writer.drain()
-        arrived.set()
-        try:
-            await reader.read(-1)
-        except ConnectionError:
-            gone.set()
-
-    return accept
 
 
 @pytest.mark.parametrize("method", ["PUT", "TRACE", "PROPFIND", "HEAD"])
@@ -241,7 +225,16 @@ async def test_who_goes_takes_its_request_with_it(who: str, when: str) -> None:
     """The upstream hears a reset, and nothing is left running; an edge that is closed breaks its client off."""
     arrived, gone = asyncio.Event(), asyncio.Event()
     begins = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n" if when == "in-the-answer" else b""
-    async with serving_before(silent(arrived, gone, begins)) as edge, Connection(edge.port) as connection:
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(begins)
+        arrived.set()
+        with pytest.raises(ConnectionError):
+            await reader.read(-1)
+        gone.set()
+
+    async with serving_before(accept) as edge, Connection(edge.port) as connection:
         length = b"Content-Length: 9\r\n" if when == "in-the-request" else b""
         await connection.send(b"PUT / HTTP/1.1\r\n" + HOST + length + b"\r\n")
         await arrived.wait()

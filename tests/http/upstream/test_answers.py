@@ -17,7 +17,6 @@ from tests.http.upstream.wire import (
     all_closed,
     answer,
     answering,
-    giving_up,
     not_sent,
     request,
     send,
@@ -77,8 +76,13 @@ async def test_a_whole_answer_is_read_after_its_connection_has_served_others(len
 @pytest.mark.parametrize("is_recorded", [True, False], ids=["body", "rest-of-a-stream"])
 async def test_what_does_not_come_in_time_is_given_up(is_recorded: bool) -> None:
     """The clock covers the recorded body, and every silence in a stream."""
-    begun = giving_up(HEAD + b"\r\n0123")
-    async with serving(begun) as server, upstream_to(server.port, response_timeout_seconds=0.3) as client:
+
+    async def begin(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(HEAD + b"\r\n0123")
+        await reader.read()
+
+    async with serving(begin) as server, upstream_to(server.port, response_timeout_seconds=0.3) as client:
         body = (await answer(client)).body
         assert is_recorded or await body.read() == b"0123"
         loss = await (body.read_all(100) if is_recorded else body.read())

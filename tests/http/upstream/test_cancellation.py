@@ -14,13 +14,6 @@ from tests.support.eventually import eventually
 from tests.support.tls import Authority
 
 
-async def cancelled(task: asyncio.Task[object]) -> None:
-    """Cancels the task, which must then be cancelled."""
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_at_every_step_of_a_fresh_exchange() -> None:
     """However many steps of the loop it got, it leaves no connection that is neither idle nor closed."""
     async with serving(answering(DONE)) as server, upstream_to(server.port) as client:
@@ -78,7 +71,9 @@ async def test_while_it_sends() -> None:
     async with serving(handler) as server, upstream_to(server.port) as client:
         running = asyncio.create_task(send(client, request(), StreamBody(source(), None)))
         await eventually(lambda: any(connection._is_writing_paused for connection in client._pool._connections))
-        await cancelled(running)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
         await closed.wait()
         await all_closed(client)
 

@@ -94,17 +94,6 @@ def answering(*answers: bytes) -> Callable[[Server, asyncio.StreamReader, asynci
     return handler
 
 
-def giving_up(given: bytes = b"") -> Any:
-    """A handler that begins an answer, and waits for its client to go."""
-
-    async def handler(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.read_request(reader)
-        writer.write(given)
-        await reader.read()
-
-    return handler
-
-
 @contextlib.asynccontextmanager
 async def upstream_to(port: int, *, seen_to_last_seconds: float = 3600.0, **settings: Any) -> AsyncIterator[Upstream]:
     """A client that is closed at the end, and must have closed every connection that it opened.

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.observe.facts import Fact
 from gateway.store.operations import Swept, Tally
 from tests.support.memory_store import MemoryStore
 
@@ -73,16 +72,6 @@ class Scripted(MemoryStore):
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-class Ear:
-    """An observer that remembers."""
-
-    def __init__(self) -> None:
-        self.facts: list[Fact] = []
-
-    def __call__(self, fact: Fact) -> None:
-        self.facts.append(fact)
 
 
 async def no_pause(seconds: float) -> None:

@@ -4,52 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 from uuid import UUID
 
-import apsw
 import pytest
 
 from gateway.observe.metrics import Counted
-from gateway.store.base import NotApplied
-from gateway.store.operations import Activities, ActivityRow
-from gateway.store.sqlite.store import SqliteStore
-from gateway.upkeep.activity import HOUR, WEEK, Activity, ActivitySampler, Rows, Window, gathered
-from tests.support.memory_store import MemoryStore
+from gateway.store.operations import ActivityRow
+from gateway.upkeep.activity import HOUR, Activity, ActivitySampler, Window, gathered
+from tests.support.faulty_store import FaultyStore, refused
+from tests.support.memory_store import Memory, MemoryStore
 
 # A round hour.
 BEGIN = 1_800_000_000 // 3_600 * 3_600
 SERVICE = "shop"
 
 
-class Stand(Activities):
-    """A store that may be away."""
-
-    def __init__(self) -> None:
-        self.behind = MemoryStore()
-        self.is_away = False
-        self.calls = 0
-
-    @property
-    def kept(self) -> dict[tuple[Any, ...], ActivityRow]:
-        return self.behind.memory.activity
-
-    async def save_activity(self, service: str, *rows: ActivityRow) -> None:
-        self.calls += 1
-        if self.is_away:
-            raise NotApplied("away")
-        await self.behind.save_activity(service, *rows)
-
-    async def activity(self, service: str, span_us: int, since_us: int, until_us: int) -> list[ActivityRow]:
-        return await self.behind.activity(service, span_us, since_us, until_us)
-
-
 class Process:
     """A process with a clock of its own, whose requests the test counts."""
 
-    def __init__(self, store: Activities, began: float = BEGIN) -> None:
+    def __init__(self, store: FaultyStore, began: float = BEGIN) -> None:
         self.store = store
         self.now = began
         self.requests = 0.0
@@ -57,9 +31,8 @@ class Process:
         self.awake = asyncio.Event()
         self.sampler = self.made()
 
-    def made(self, ask_to_save: Callable[[str, Rows], Awaitable[bool]] | None = None) -> ActivitySampler:
-        clock: Any = {"wall_seconds": lambda: self.now, "sleep": self.sleep}
-        return ActivitySampler(self.take, self.store, SERVICE, ask_to_save=ask_to_save, **clock)
+    def made(self) -> ActivitySampler:
+        return ActivitySampler(self.take, self.store.cold, SERVICE, wall_seconds=lambda: self.now, sleep=self.sleep)
 
     def take(self) -> Counted:
         return {"idempotency_requests_total": {("charge", "stored"): [self.requests]}}
@@ -92,55 +65,26 @@ class Process:
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[Stand]:
-    store = Stand()
-    await store.behind.start()
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+async def store(memory: Memory) -> AsyncIterator[FaultyStore]:
+    store = FaultyStore(MemoryStore(memory))
+    await store.start()
     yield store
-    await store.behind.close()
+    await store.close()
 
 
-async def seen(store: Activities, now: float, window: Window = HOUR) -> Activity:
+async def seen(store: FaultyStore, now: float, window: Window = HOUR) -> Activity:
     """What another process would show now."""
     now_us = round(now * 1_000_000)
-    rows = await store.activity(SERVICE, window.row_us, now_us - 2 * window.length_us, now_us + window.row_us)
+    rows = await store.cold.activity(SERVICE, window.row_us, now_us - 2 * window.length_us, now_us + window.row_us)
     return gathered(window, now_us, {}, [(each.writer, each.at_us, each.body) for each in rows], "")
 
 
-async def test_each_bucket_has_what_was_counted_in_it(store: Stand) -> None:
-    """Minute by minute, and in ten minutes as one. What no bucket has yet comes with the stop."""
-    process = Process(store)
-    await process.live(4)
-    await process.live(4, 3.0)
-    counted = [number for number in (await seen(store, process.now)).series("verdict") if number is not None]
-    assert counted == [1.0] * 4 + [3.0] * 4
-    process.requests += 5
-    await process.sampler.close()
-    await process.sampler.close()
-    for window in (HOUR, WEEK):
-        assert (await seen(store, process.now + 60, window)).total("verdict") == {"stored": 21.0}
-
-
-async def test_one_statement_a_minute(tmp_path: Path) -> None:
-    """However much happens. What only frames a transaction is left out."""
-    found = list[str]()
-
-    def trace(connection: apsw.Connection) -> None:
-        connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: found.append(event["sql"]))
-
-    apsw.connection_hooks.append(trace)
-    try:
-        store = SqliteStore(tmp_path / "durable.db")
-        await store.start()
-        found.clear()
-        await Process(store).live(2 * 25, 100.0)
-        await store.close()
-    finally:
-        apsw.connection_hooks.remove(trace)
-    assert sum(text.startswith("INSERT INTO activity") for text in found) == 25
-    assert {text.split()[0] for text in found} == {"BEGIN", "INSERT", "COMMIT", "PRAGMA"}
-
-
-async def test_rows_and_bytes_are_bounded(store: Stand) -> None:
+async def test_rows_and_bytes_are_bounded(store: FaultyStore, memory: Memory) -> None:
     """A process of thousands of routes has as many rows as another, and small ones."""
     process = Process(store)
     rows: dict[tuple[str, str], list[float]] = {}
@@ -148,30 +92,30 @@ async def test_rows_and_bytes_are_bounded(store: Stand) -> None:
     for route in range(3_000):
         rows[f"route-{route}", "stored"] = [float(route)]
     await process.live(2 * 60)
-    assert len(store.kept) == 60 + 6
-    assert max(len(each.body) for each in store.kept.values()) < 8_000
+    assert len(memory.activity) == 60 + 6
+    assert max(len(each.body) for each in memory.activity.values()) < 8_000
     found = await seen(store, process.now - 60)
     assert found.total("verdict") == {"stored": sum(range(3_000))}
     assert sum(found.total("route").values()) == sum(range(3_000))
 
 
-async def test_a_store_that_is_away_gets_the_minutes_later(store: Stand) -> None:
+async def test_a_store_that_is_away_gets_the_minutes_later(store: FaultyStore) -> None:
     """They are marked, and none is lost."""
     process = Process(store)
     await process.live(2)
-    store.is_away = True
+    store.break_("save_activity", fault=refused())
     await process.live(6)
     assert (await seen(store, process.now)).total("verdict") == {"stored": 2.0}
     # It remembers them itself.
     assert process.own().total("verdict") == {"stored": 8.0}
-    store.is_away = False
+    store.mend()
     await process.live(8)
     found = await seen(store, process.now)
     assert found.total("verdict") == {"stored": 16.0}
     assert set(found.total("mark")) == {"start", "store away"}
 
 
-async def test_a_clock_that_was_set_back(store: Stand) -> None:
+async def test_a_clock_that_was_set_back(store: FaultyStore, memory: Memory) -> None:
     """What was counted before stays, beside what is counted in the same time again."""
     process = Process(store)
     await process.live(10)
@@ -180,23 +124,10 @@ async def test_a_clock_that_was_set_back(store: Stand) -> None:
     found = await seen(store, process.now + 300)
     assert found.total("verdict") == {"stored": 20.0}
     assert "clock set back" in found.total("mark")
-    assert len({each.writer for each in store.kept.values()}) == 2
+    assert len({each.writer for each in memory.activity.values()}) == 2
 
 
-async def test_who_looks_in_between_changes_nothing(store: Stand) -> None:
-    """What is counted up to now is shown at once, and counts once, also close to the end of a bucket."""
-    process = Process(store)
-    for seconds in (10, 29.999, 30.001):
-        process.requests += 1
-        process.now = BEGIN + seconds
-        assert process.own().total("verdict") == {"stored": process.requests}
-    await process.live(3)
-    found = await seen(store, process.now)
-    assert found.total("verdict") == {"stored": 6.0}
-    assert set(found.total("mark")) == {"start"}
-
-
-async def test_a_reload_goes_on(store: Stand) -> None:
+async def test_a_reload_goes_on(store: FaultyStore, memory: Memory) -> None:
     """The one that follows has the counts of the one before, which samples no more."""
     process = Process(store)
     await process.live(3)
@@ -207,47 +138,20 @@ async def test_a_reload_goes_on(store: Stand) -> None:
     found = await seen(store, process.now)
     assert found.total("verdict") == {"stored": 6.0}
     assert set(found.total("mark")) == {"start", "reload"}
-    assert len({each.writer for each in store.kept.values()}) == 1
+    assert len({each.writer for each in memory.activity.values()}) == 1
 
 
-async def test_the_last_is_saved_after_the_one_before(store: Stand) -> None:
-    """Another process may still write that: what is older would stand in the place of what is newer."""
-    process, asked, answer = Process(store, BEGIN + 30), asyncio.Event(), asyncio.Event()
-
-    async def save(_: str, rows: Rows) -> bool:
-        asked.set()
-        await answer.wait()
-        await store.behind.save_activity(SERVICE, *rows)
-        return True
-
-    process.sampler = process.made(save)
-    task = asyncio.create_task(process.sampler.run())
-    await process.asleep.wait()
-    process.requests = 1
-    process.awake.set()
-    await asked.wait()
-    process.requests = 3
-    closing = asyncio.create_task(process.sampler.close())
-    await asyncio.sleep(0)
-    assert store.calls == 0
-    answer.set()
-    await closing
-    task.cancel()
-    for window in (HOUR, WEEK):
-        assert (await seen(store, process.now + 60, window)).total("verdict") == {"stored": 3.0}
-
-
-async def test_nothing_is_written_for_another_process_too_late(store: Stand) -> None:
+async def test_nothing_is_written_for_another_process_too_late(store: FaultyStore) -> None:
     """One that was frozen would undo what others have written meanwhile."""
     sampler = Process(store).sampler
     row = ActivityRow(UUID(int=1), HOUR.row_us, BEGIN * 1_000_000, 2**60, b"[]")
     assert not await sampler.write(SERVICE, (row,), time.monotonic())
-    assert store.calls == 0
+    assert "save_activity" not in store.said
     assert await sampler.write(SERVICE, (row,), time.monotonic() + 60)
-    assert store.calls == 1
+    assert "save_activity" in store.said
 
 
-async def test_what_stands_still_is_no_gap(store: Stand) -> None:
+async def test_what_stands_still_is_no_gap(store: FaultyStore) -> None:
     """A process without requests counts zero; a time without a process is a gap."""
     await Process(store, BEGIN).live(4, 0.0)
     await Process(store, BEGIN + 600).live(4, 0.0)

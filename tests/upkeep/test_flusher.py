@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID
@@ -10,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from gateway.core.operation import Command, Complete, Event, OutcomeCommand, Result, State, operation_id_of
-from gateway.observe.facts import Events, FlushRefused
+from gateway.observe.facts import Events, Fact, FlushRefused
 from gateway.store.base import Indefinite, NotApplied, StoreError, Unstorable
 from gateway.store.journal.journal import HostJournals, SqliteJournal
 from gateway.upkeep.leftover import Flusher
 from tests.conformance.hand import Hand, do, state
 from tests.support.memory_store import MemoryStore
-from tests.upkeep.hand import Alarm, Ear, no_pause
+from tests.upkeep.hand import Alarm
 
 
 class Moody(MemoryStore):
@@ -44,11 +43,11 @@ class Home:
         self.store = Moody()
         self.directory = directory / "journal"
         self.journal = SqliteJournal(self.directory, "shop")
-        self.ear = Ear()
+        self.facts: list[Fact] = []
         self.alarm = Alarm()
         self.now = 0.0
         self.flusher = Flusher(
-            self.store, self.journal, Events(self.ear), clock=lambda: self.now, sleep=self.alarm.sleep
+            self.store, self.journal, Events(self.facts.append), clock=lambda: self.now, sleep=self.alarm.sleep
         )
 
     async def claimed(self, count: int) -> list[Hand]:
@@ -78,29 +77,6 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
         await home.store.close()
 
 
-async def test_a_delete_that_was_lost_is_made_up_for(home: Home, tmp_path: Path) -> None:
-    """An outcome that is in the store and still in the journal is said again, and goes."""
-    (hand,) = await home.claimed(1)
-    await home.keep([hand])
-
-    class Forgetful(SqliteJournal):
-        async def forget(self, entry_ids: object) -> None:
-            raise Indefinite("the commit failed")
-
-    await home.journal.close()
-    broken = Forgetful(tmp_path / "journal", "shop")
-    await broken.start()
-    flusher = Flusher(home.store, broken, Events(home.ear))
-    with pytest.raises(Indefinite):
-        await flusher.run_once()
-    await broken.close()
-    assert await state(home.store, hand) is State.COMPLETED
-    assert home.ear.facts == []
-    await home.journal.start()
-    await home.flusher.run_once()
-    assert home.journal.tally.waiting == 0
-
-
 @pytest.mark.parametrize(
     ("meanwhile", "why"),
     [("erased", "the record is absent without it"), ("rejected", "rejected: too large")],
@@ -119,7 +95,7 @@ async def test_a_refused_outcome_is_kept(home: Home, meanwhile: str, why: str) -
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, 1)
     (entry,) = HostJournals(home.directory, "shop").view(is_refused=True, limit=10).entries
     assert (entry.operation_id, entry.refused_why) == (first.operation_id, why)
-    told = [fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]
+    told = [fact for fact in home.facts if isinstance(fact, FlushRefused)]
     assert told == [FlushRefused("charge", first.operation_id, first.token, Event.COMPLETE, why)]
     said = len(home.store.said)
     await home.flusher.run_once()
@@ -131,16 +107,11 @@ CLAIMED, KEPT = (Hand.claim,), (Hand.accept, Hand.dispatch)
 _NO_ALARM = {
     # The store took it although nobody heard, and the key was claimed again.
     "release-overtaken": (CLAIMED, Hand.release, (Hand.release, Hand.retry, Hand.complete)),
-    "forget-overtaken": (CLAIMED, Hand.forget, (Hand.forget, Hand.retry, Hand.complete)),
-    "abandon-overtaken": (CLAIMED, Hand.abandon, (Hand.abandon, Hand.takeover, Hand.complete)),
     # Somebody found out what its gateway does not know.
     "doubt-proved": (CLAIMED, Hand.abandon, (Hand.abandon, Hand.prove)),
-    "doubt-disproved": (CLAIMED, Hand.abandon, (Hand.abandon, Hand.disprove)),
     # That nothing happened is known without it, and somebody has decided since what is to become of the request.
     "postpone-withdrawn": (KEPT, Hand.postpone, (Hand.postpone, Hand.withdraw)),
-    "bury-requeued": (KEPT, Hand.bury, (Hand.bury, Hand.requeue)),
     "postpone-reinstated": (KEPT, Hand.postpone, (Hand.abandon, Hand.reinstate)),
-    "bury-disproved": (KEPT, Hand.bury, (Hand.abandon, Hand.disprove)),
     # A doubt that whoever took over has ended, or that is what the outcome said too.
     "release-taken-over-and-ended": (CLAIMED, Hand.release, (Hand.abandon, Hand.takeover, Hand.complete)),
     "abandon-taken-over": (CLAIMED, Hand.abandon, (Hand.abandon, Hand.takeover)),
@@ -150,7 +121,6 @@ _FOR_SOMEBODY_TO_LOOK_AT = {
     "release-gainsaid": (CLAIMED, Hand.release, (Hand.abandon, Hand.prove)),
     # It would end a doubt that a takeover carries.
     "release-taken-over": (CLAIMED, Hand.release, (Hand.abandon, Hand.takeover)),
-    "release-taken-over-in-doubt": (CLAIMED, Hand.release, (Hand.abandon, Hand.takeover, Hand.abandon)),
 }
 
 
@@ -166,7 +136,7 @@ async def test_an_outcome_that_others_went_on_from(home: Home, case: str) -> Non
     await home.flusher.run_once()
     refused = int(case in _FOR_SOMEBODY_TO_LOOK_AT)
     assert (home.journal.tally.waiting, home.journal.tally.refused) == (0, refused)
-    assert len([fact for fact in home.ear.facts if isinstance(fact, FlushRefused)]) == refused
+    assert len([fact for fact in home.facts if isinstance(fact, FlushRefused)]) == refused
     assert await state(home.store, hand) is before
 
 
@@ -262,19 +232,3 @@ async def test_a_silent_store_hears_an_operation_s_outcomes_in_their_order(home:
         with pytest.raises(NotApplied):
             await home.flusher.run_once()
     assert {command for command in home.store.said if operation_id_of(command) == stuck.operation_id} == {early}
-
-
-async def test_a_flush_that_is_cancelled_loses_nothing(home: Home) -> None:
-    """Wherever it is cut off, what is not surely in the store is still in the journal."""
-    hands = await home.claimed(5)
-    await home.keep(hands)
-    for turns in range(12):
-        task = asyncio.create_task(home.flusher.run_once())
-        for _ in range(turns):
-            await no_pause(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        states = [await state(home.store, hand) for hand in hands]
-        assert states.count(State.COMPLETED) + home.journal.tally.waiting >= 5
-    await home.flusher.run_once()
-    assert {await state(home.store, hand) for hand in hands} == {State.COMPLETED}

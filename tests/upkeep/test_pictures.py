@@ -23,7 +23,6 @@ from gateway.upkeep.activity import (
     BUCKET_US,
     HOUR,
     METRICS_READ,
-    WEEK,
     Activity,
     Numbers,
     difference,
@@ -95,18 +94,6 @@ def test_what_another_program_wrote_is_left_out(body: bytes) -> None:
     writer, at_us = uuid4(), NOW_US - 5 * HOUR.row_us
     rows = [(uuid4(), at_us, body), (writer, at_us, encoded([(0, of({("verdict", "stored"): 1.0}))]))]
     assert gathered(HOUR, NOW_US, {}, rows, "").total("verdict") == {"stored": 1.0}
-
-
-def test_own_numbers_take_the_place_of_saved_ones() -> None:
-    """A process remembers more than it has saved; nothing is counted twice."""
-    writer, at_us = uuid4(), NOW_US - NOW_US % HOUR.row_us - 5 * HOUR.row_us
-    saved = (writer, at_us, encoded([(0, of({("verdict", "stored"): 1.0}))]))
-    own = {(writer, at_us + each * BUCKET_US): of({("verdict", "stored"): each + 1.0}) for each in range(2)}
-    assert gathered(HOUR, NOW_US, own, [saved], "").total("verdict") == {"stored": 3.0}
-    # Ten minutes have what was saved.
-    long_ago = (writer, at_us - at_us % WEEK.row_us, encoded([(0, of({("verdict", "stored"): 7.0}))]))
-    assert gathered(WEEK, NOW_US, own, [long_ago], "").total("verdict") == {"stored": 7.0}
-    assert gathered(WEEK, NOW_US, own, [], "away").total("verdict") == {"stored": 3.0}
 
 
 def test_what_is_outside_of_the_window() -> None:

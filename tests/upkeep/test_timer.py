@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 
@@ -41,20 +40,6 @@ async def alarm(passes: Passes) -> AsyncIterator[Alarm]:
         yield alarm
 
 
-async def test_what_is_due_at_once_is_tried_again_like_all_else(passes: Passes) -> None:
-    """No pause comes before the first pass, and its failure does not end the timer either."""
-    passes.endings = [KeyError("a bug")]
-    alarm = Alarm()
-    async with alarm.running(repeat(passes, pause_seconds=10.0, at_once=True, sleep=alarm.sleep)) as task:
-        assert passes.count == 1
-        assert 16.0 <= alarm.asked[0] <= 24.0
-        await alarm.pass_one()
-        assert passes.count == 2
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
 async def test_pauses_are_twice_as_long_while_passes_fail(alarm: Alarm, passes: Passes) -> None:
     """A store that is down is asked half as often, however long that lasts; once it answers, all is as before."""
     passes.endings = [NotApplied("down")] * 7 + [Indefinite("lost")]
@@ -63,17 +48,6 @@ async def test_pauses_are_twice_as_long_while_passes_fail(alarm: Alarm, passes: 
     for pause in alarm.asked[1:9]:
         assert 16.0 <= pause <= 24.0
     assert 8.0 <= alarm.asked[9] <= 12.0
-
-
-async def test_pauses_grow_as_far_as_they_may(passes: Passes) -> None:
-    """A poll that is frequent is asked less and less often while it fails."""
-    alarm = Alarm()
-    async with alarm.running(repeat(passes, pause_seconds=10.0, pause_seconds_max=300.0, sleep=alarm.sleep)):
-        passes.endings = [NotApplied("down")] * 7
-        for _ in range(7):
-            await alarm.pass_one()
-    for pause, expected in zip(alarm.asked[1:], [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0], strict=True):
-        assert 0.8 * expected <= pause <= 1.2 * expected
 
 
 async def test_an_error_of_the_program_is_told_and_ends_nothing(

@@ -16,7 +16,7 @@ from gateway.core.operation import Identity, State
 from gateway.observe.facts import Events, Fact, OperationSettled
 from gateway.store.files import EndedWorker, MarkedAttempt
 from gateway.upkeep.leftover import UnsentWorker
-from tests.conformance.hand import LEASE_SECONDS, REMEMBER_US, Hand, Speech, do
+from tests.conformance.hand import REMEMBER_US, Hand, Speech, do
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.memory_store import Memory, MemoryStore
@@ -90,43 +90,14 @@ async def bench(remember_us: Callable[[Identity], int | None] = lambda _: REMEMB
     await store.close()
 
 
-@pytest.mark.parametrize("has_lapsed", [False, True], ids=["claimed", "lapsed"])
-async def test_nothing_was_sent_under_the_claim(has_lapsed: bool) -> None:
-    """Nothing happened, also if the lease was over before anybody looked: the retry runs at once."""
-    async with bench() as it:
-        hand = Hand()
-        await do(it.store, hand, Hand.claim)
-        if has_lapsed:
-            it.memory.clock.advance(LEASE_SECONDS + 1)
-        left = it.left(hand)
-        await it.worker.run_once()
-        assert it.state(hand) is State.RELEASED
-        assert left.is_removed
-        assert [fact.event for fact in it.facts if isinstance(fact, OperationSettled)] == ["release"]
-
-
-async def test_what_was_sent_is_in_doubt_at_once() -> None:
-    """Nobody holds the claim. Recovery counts from now, as if its lease had ended, and a late answer counts."""
-    async with bench() as it:
-        hand, kept = Hand(), Hand()
-        await do(it.store, hand, Hand.claim)
-        await do(it.store, kept, Hand.accept, Hand.dispatch)
-        lefts = [it.left(hand, is_sent=True), it.left(kept, is_sent=True)]
-        await it.worker.run_once()
-        for each, left in zip((hand, kept), lefts, strict=True):
-            assert left.is_removed
-            record = it.memory.records[each.operation_id]
-            assert (record.state, record.doubt) == (State.IN_DOUBT, LAPSED_DOUBT)
-            assert record.lease_until_us == it.memory.clock()
-        assert [fact.event for fact in it.facts if isinstance(fact, OperationSettled)] == ["abandon"] * 2
-        await do(it.store, hand, Hand.complete)
-
-
 KEPT, CLAIMED, TAKEN = (Hand.accept, Hand.dispatch), (Hand.claim,), (Hand.claim, Hand.abandon, Hand.takeover)
 UNSENT, SENT = False, True
 Said = tuple[Speech, ...]
 # What was said before a worker ended, whether it may have sent something, what is said since, and what it comes to.
 ENDS: dict[str, tuple[Said, bool, Said, State]] = {
+    "nothing was sent": (CLAIMED, UNSENT, (), State.RELEASED),
+    "something was sent": (CLAIMED, SENT, (), State.IN_DOUBT),
+    "of a kept request": (KEPT, SENT, (), State.IN_DOUBT),
     "a kept request waits to be delivered again": (KEPT, UNSENT, (), State.ACCEPTED),
     "what an earlier attempt did stays in doubt": (TAKEN, UNSENT, (), State.IN_DOUBT),
     # It ended, was reported in doubt, or is by now a claim of somebody who lives: that is not touched.
@@ -138,8 +109,9 @@ ENDS: dict[str, tuple[Said, bool, Said, State]] = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-async def test_what_else_a_claim_comes_to(case: str) -> None:
-    """By what came before it and since."""
+async def test_what_a_claim_comes_to(case: str) -> None:
+    """By what was sent under it, and by what came before it and since. A doubt is that of a lease that has just ended,
+    so that recovery counts from now."""
     said, is_sent, since, state = ENDS[case]
     async with bench() as it:
         hand = Hand()
@@ -152,7 +124,11 @@ async def test_what_else_a_claim_comes_to(case: str) -> None:
             it.now[0] += ARRIVAL_SECONDS
         assert left.is_removed
         assert it.state(hand) is state
-        assert not since or it.memory.records[hand.operation_id] == before
+        record = it.memory.records[hand.operation_id]
+        assert not since or record == before
+        assert len([fact for fact in it.facts if isinstance(fact, OperationSettled)]) == (0 if since else 1)
+        if is_sent and not since:
+            assert (record.doubt, record.lease_until_us) == (LAPSED_DOUBT, it.memory.clock())
 
 
 async def test_an_operation_without_a_route_lapses() -> None:

@@ -101,7 +101,6 @@ refused-and-said-to-be-allowed: `check --store` says that the server allows what
 upkeep-comes-late-after-an-outage: for minutes after an outage nobody counts, recovers, or compares the memory of the
     store
   upkeep/duty.py tests/upkeep/test_timer.py::test_pauses_are_twice_as_long_while_passes_fail
-  tests/upkeep/test_tally.py::test_soon_after_an_outage_it_is_counted_again
 -2 * pause_seconds if pause_seconds_max is None
 +300.0 if pause_seconds_max is None
 pictures-overwritten-by-a-clock: what was counted before a clock was set back is lost

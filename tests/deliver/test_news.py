@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway import deliver as worker
-from gateway.app.parts import Environment
 from gateway.core.operation import Audit
 from gateway.store.postgres.store import PostgresStore
 from tests.support.accepting import ASYNC, accepting
 from tests.support.eventually import eventually
-from tests.support.faulty_store import FaultyStore
-from tests.support.house import ROUTE, House, house, neighbour, sqlite_store
+from tests.support.house import House, house, neighbour, sqlite_store
 from tests.support.upstream import Answer, Received
 
 AUDIT = Audit("ann", "the service is being moved")
@@ -79,13 +75,6 @@ async def command(url: str, verb: str) -> None:
         await store.close()
 
 
-async def test_the_first_poll_comes_at_once(tmp_path: Path) -> None:
-    """It says what is paused, so nothing that is accepted is delivered before it."""
-    async with house(sqlite_store(tmp_path), tmp_path, **accepting(delivers=True)) as home:
-        await accept(home, "k1")
-        await home.upstream.wait_for_requests(1)
-
-
 async def test_each_of_two_that_were_postponed_comes_when_it_is_due(tmp_path: Path) -> None:
     """The nearer one does not hide the other."""
     seen: set[bytes] = set()
@@ -103,38 +92,3 @@ async def test_each_of_two_that_were_postponed_comes_when_it_is_due(tmp_path: Pa
         for key in ("late", "soon"):
             await accept(home, key)
         await home.upstream.wait_for_requests(4)
-
-
-async def test_a_store_that_is_slow_to_postpone(tmp_path: Path) -> None:
-    """The pause begins when the store has it, so the next attempt is due later than it was for the gateway."""
-    stores: list[FaultyStore] = []
-
-    def surround(environment: Environment) -> Environment:
-        stores.append(FaultyStore(environment.durable))
-        return replace(environment, durable=stores[-1])
-
-    changes = accepting(delivers=True, route={"delivery": {"schedule": ["100ms"]}})
-    async with house(sqlite_store(tmp_path), tmp_path, surround=surround, **changes) as home:
-        home.upstream.on("/charges", Answer(503), Answer(201))
-        gate = stores[0].stop_before("postpone")
-        await accept(home, "k1")
-        await gate.reached.wait()
-        loop = asyncio.get_running_loop()
-        over = loop.time() + 2 * worker._NEWS_SECONDS
-        await eventually(lambda: loop.time() > over, what="the pause would be over")
-        gate.opened.set()
-        await home.upstream.wait_for_requests(2)
-
-
-async def test_a_route_with_much_to_do_goes_on_beside_one_without(tmp_path: Path) -> None:
-    """The search for others, which leaves it out, is followed by the next one."""
-    routes = [
-        ROUTE | {"name": name, "match": {"path": f"/{name}"}, "delivery": {"max_in_flight": 1}}
-        for name in ("much", "none")
-    ]
-    changes = accepting(delivers=True)
-    changes |= {"routes": [route | changes["route"] for route in routes]}
-    async with house(sqlite_store(tmp_path), tmp_path, **changes) as home:
-        for number in range(30):
-            assert (await home.send(f"k{number}", headers=[ASYNC], target="/much")).status == 202
-        await home.upstream.wait_for_requests(30)

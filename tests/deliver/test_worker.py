@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -169,18 +167,6 @@ async def test_a_slow_request_after_an_outage(tmp_path: Path) -> None:
             assert it.states() == [State.COMPLETED] * 20
 
 
-async def test_a_full_second_of_failures_opens_no_more_than_once(tmp_path: Path) -> None:
-    """While the breaker is open, the store is not even asked what is due."""
-    async with depot(tmp_path, upstream={"url": f"http://127.0.0.1:{free_port()}"}) as it:
-        await it.accept_many(5)
-        await it.poll()
-        it.office.store.said.clear()
-        it.wait(4)
-        await it.poll()
-        assert "find_due" not in it.office.store.said
-        assert "dispatch" not in it.office.store.said
-
-
 # The order
 
 
@@ -212,20 +198,6 @@ async def test_a_route_with_much_to_do_hides_no_other(tmp_path: Path, count: int
         for _ in range(2):
             await it.poll()
         assert it.record(request.identity.operation_id).state is State.COMPLETED
-
-
-async def test_an_idle_gateway_asks_for_little(tmp_path: Path) -> None:
-    """One question a poll, and less often the longer nothing is due."""
-    async with depot(tmp_path) as it:
-        it.office.store.said.clear()
-        pauses = []
-        for _ in range(5):
-            pauses.append(await it.poll())
-            it.wait(pauses[-1])
-        assert pauses == [2, 4, 5, 5, 5]
-        assert list(it.office.store.said) == ["find_due"] * 5
-        await it.accept()
-        assert await it.poll() == 1
 
 
 async def test_no_more_than_places(tmp_path: Path) -> None:
@@ -289,6 +261,9 @@ async def test_a_dispatch_that_is_never_answered(tmp_path: Path) -> None:
         assert (it.office.state, it.charges) == (State.COMPLETED, [b"k1"])
 
 
+# What is not delivered
+
+
 async def test_what_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
     """However much of it is older than what can."""
     torn: list[UUID] = []
@@ -308,9 +283,6 @@ async def test_what_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
         assert it.record(request.identity.operation_id).state is State.COMPLETED
 
 
-# What is not delivered
-
-
 async def test_a_request_that_cannot_be_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is never sent; an operator finds it among the dead letters, and the cause in the log."""
     async with depot(tmp_path) as it:
@@ -322,42 +294,22 @@ async def test_a_request_that_cannot_be_opened(tmp_path: Path, caplog: pytest.Lo
         assert [fact.detail for fact in it.office.told(DeliveryAttempted)] == ["unreadable"]
 
 
-async def test_a_route_that_is_gone(tmp_path: Path) -> None:
-    """Another gateway may have it; here it is left alone."""
-    memory = Memory()
-    async with RecordingUpstream() as upstream:
-        async with depot(
-            tmp_path / "a", memory=memory, behind=upstream, route=accepting(name="old", match={"path": "/old"})
-        ) as it:
-            await it.accept()
-        async with depot(tmp_path / "b", memory=memory, behind=upstream) as it:
-            await it.poll()
-            assert (it.office.state, it.charges) == (State.ACCEPTED, [])
-
-
-@asynccontextmanager
-async def orphaned(directory: Path, count: int) -> AsyncIterator[Depot]:
-    """A gateway with so many orphans that are due: their route accepts no more, and shares its operation name with one
-    that does. A third route has another name."""
+async def test_orphans_hide_nothing(tmp_path: Path) -> None:
+    """Of a route that accepts no more: neither what has its operation name nor the rest, and many of them are no reason
+    to poll more often."""
     routes = [
         accepting(operation="pay"),
         accepting(name="refund", operation="pay", match={"path": "/refunds"}),
         accepting(name="other", match={"path": "/other"}),
     ]
     memory = Memory()
-    async with depot(directory / "before", memory=memory, routes=routes) as it:
-        await it.accept_many(count, route=it.office.parts.by_name["refund"])
+    async with depot(tmp_path / "before", memory=memory, routes=routes) as it:
+        await it.accept_many(2500, route=it.office.parts.by_name["refund"])
     del routes[1]["accept"]
-    async with depot(directory / "after", memory=memory, routes=routes) as it:
+    async with depot(tmp_path / "after", memory=memory, routes=routes) as it:
         it.wait(1)
-        yield it
-
-
-async def test_orphans_hide_nothing(tmp_path: Path) -> None:
-    """Neither what has their operation name nor the rest, and many of them are no reason to poll more often."""
-    async with orphaned(tmp_path, 2500) as it:
-        routes = it.office.parts.by_name
-        ids = [(await it.accept("late", route=routes[name]))[0].identity.operation_id for name in ("charge", "other")]
+        living = [it.office.parts.by_name[name] for name in ("charge", "other")]
+        ids = [(await it.accept("late", route=route))[0].identity.operation_id for route in living]
         for _ in range(10):
             await it.poll()
         assert [it.record(each).state for each in ids] == [State.COMPLETED] * 2
@@ -452,24 +404,6 @@ async def test_a_drain_before_the_first_byte(tmp_path: Path) -> None:
         assert await it.office.coordinator.drain(0) == Drained(recorded=1)
         assert (it.office.state, it.kept.answers) == (State.ACCEPTED, 0)
         assert it.kept.next_attempt_us == it.office.memory.clock()
-
-
-async def test_a_drain_after_the_first_byte(tmp_path: Path) -> None:
-    """What was sent is finished, and in doubt where that takes too long."""
-    async with depot(tmp_path) as it:
-        hold = asyncio.Event()
-        it.office.upstream.on("/charges", Answer(hold=hold), Answer(hold=asyncio.Event()))
-        await it.accept("k1")
-        await it.delivery.run_once()
-        await it.office.upstream.wait_for_requests(1)
-        await it.accept("k2")
-        await it.delivery.run_once()
-        await it.office.upstream.wait_for_requests(2)
-        it.delivery.stop()
-        draining = asyncio.create_task(it.office.coordinator.drain(1))
-        hold.set()
-        assert await draining == Drained(recorded=1)
-        assert sorted(it.states()) == [State.COMPLETED, State.IN_DOUBT]
 
 
 async def test_a_stalled_loop_delivers_nothing(tmp_path: Path) -> None:

@@ -232,31 +232,6 @@ async def test_a_sink_that_fails_is_left_alone_for_a_while(house: House) -> None
     assert failing == [(True, "HTTP 500"), (False, "")]
 
 
-async def test_events_that_were_leased_while_a_breaker_opened(house: House) -> None:
-    """What becomes of them says nothing about the sink later: then one event goes first, and one alone."""
-    relay = await house.relay(failures=2, places=3)
-    house.a.results = [FAILED] * 2
-    house.a.gate.clear()
-    await house.complete(2)
-    await relay.run_once()
-    await eventually(lambda: len(house.a.published) == 2)
-    await house.complete(3)
-    leasing = house.store.stop_after("lease_events")
-    polling = asyncio.create_task(pump(relay))
-    await leasing.reached.wait()
-    house.a.gate.set()
-    await eventually(lambda: not relay.running)
-    leasing.opened.set()
-    await polling
-    assert len(house.a.published) == 3
-    house.clock.advance(11)
-    house.a.gate.clear()
-    for _ in range(3):
-        await relay.run_once()
-    await eventually(lambda: len(house.a.published) > 3)
-    assert (relay.running, len(house.a.published)) == (1, 4)
-
-
 async def test_a_relay_that_dies_between_publication_and_report(house: House) -> None:
     """The next one publishes the event again, under the same id and with the same bytes: never a loss."""
     dead, heir = await house.relay(), await house.relay()
@@ -316,17 +291,6 @@ async def test_a_bug_of_a_sink_is_a_failure_like_others(house: House, caplog: py
     assert "because of a bug" in caplog.text
 
 
-async def test_it_polls_rarely_while_nothing_happens(house: House) -> None:
-    """One search serves all sinks, at most once a second; a change of this process is published soon all the same."""
-    relay = await house.relay()
-    assert [await relay.run_once() for _ in range(4)] == [2.0, 4.0, 5.0, 5.0]
-    assert house.store.said.count("lease_events") == 4
-    async with running(relay):
-        await house.complete()
-        relay.wake()
-        await eventually(lambda: len(house.a.published) == 1)
-
-
 async def test_a_store_that_fails_is_left_alone_however_much_happens(house: House) -> None:
     """Each wake would send it one more statement; the pause after a failure is made in full."""
     relay = await house.relay(busy_seconds=0.0)
@@ -338,23 +302,3 @@ async def test_a_store_that_fails_is_left_alone_however_much_happens(house: Hous
             relay.wake()
             await asyncio.sleep(0)
     assert house.store.said.count("lease_events") == 1
-
-
-async def test_a_sink_that_closes_is_suspended_and_keeps_its_events(house: House) -> None:
-    """Until somebody resumes it, whatever other relays and restarts come between."""
-    relay = await house.relay(places=1)
-    house.a.results = [Publication(Result.SUSPENDED, "HTTP 410", cause="410")]
-    await house.complete(2)
-    await pump(relay)
-    await pump(await house.relay())
-    house.clock.advance(2 * KEEP_SECONDS)
-    await pump(relay)
-    assert len(house.a.published) == 1
-    backlog = (await house.store.cold.sinks(SERVICE))["a"]
-    assert (backlog.pending, backlog.dead, backlog.suspended_why) == (2, 0, "HTTP 410")
-    changes = [fact for fact in house.facts if isinstance(fact, SinkChanged) and fact.is_suspended]
-    assert [(fact.sink, fact.cause) for fact in changes] == [("a", "410")]
-    await house.store.cold.resume_sink(SERVICE, "a")
-    for _ in range(2):
-        await pump(relay)
-    assert await house.store.cold.sinks(SERVICE) == {}

@@ -86,7 +86,6 @@ async def _live(
     held, journaled = asyncio.Event(), asyncio.Event()
     upstream.on("/charges", _answer(held, journaled))
     upstream.on("/orders", Answer(503, effect=False))
-    await gateway.start()
     answers = {key: await send(gateway.port, key) for key in ("done", "released", "doubt")}
     answers["accepted"] = await send(gateway.port, "accepted", target="/orders", headers=ASYNC)
     asking = {
@@ -121,25 +120,22 @@ async def freeze(directory: Path) -> None:
     """Write everything down. Needs a directory of its own for the processes."""
     shutil.rmtree(HERE, ignore_errors=True)
     HERE.mkdir(parents=True)
-    installation = directory / "installation"
-    installation.mkdir()
-    postgres = PostgresServer(PostgresInstallation(installation), directory / "pg")
-    redis = RedisServer(directory / "redis")
-    postgres.start()
-    redis.start()
+    installation = PostgresInstallation(directory / "installation")
     got: dict[str, Any] = {}
-    try:
+    with (
+        PostgresServer(installation, directory / "pg").running() as postgres,
+        RedisServer(directory / "redis").running() as redis,
+    ):
         for name, server, store in (
             ("sqlite", None, {"durable": f"sqlite://{directory}/sqlite/{DATABASE}"}),
             ("postgres", postgres, {"durable": postgres.url, "fast": redis.url}),
         ):
             home = directory / name
-            async with RecordingUpstream() as upstream:
-                gateway = GatewayProcess(_config(store, home, upstream.url), home)
-                try:
-                    got[name] = await _live(gateway, upstream, server)
-                finally:
-                    gateway.kill()
+            async with (
+                RecordingUpstream() as upstream,
+                GatewayProcess(_config(store, home, upstream.url), home) as gateway,
+            ):
+                got[name] = await _live(gateway, upstream, server)
             _pack(home, HERE / f"{name}.tar.gz", is_journaled=server is not None)
         (HERE / "postgres.sql").write_text(_dumped(postgres))
         with redis.client() as client:
@@ -147,9 +143,6 @@ async def freeze(directory: Path) -> None:
             entries: dict[str, Any] = {key: client.get(key).hex() for key, kind in kept.items() if kind == b"string"}
             for key in (key for key, kind in kept.items() if kind == b"hash"):
                 entries[key] = {field.decode(): value.decode() for field, value in client.hgetall(key).items()}
-    finally:
-        postgres.crash()
-        redis.kill()
     (HERE / "redis.json").write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
     got["frozen_us"] = time.time_ns() // 1_000
     (HERE / "answers.json").write_text(json.dumps(got, indent=1, sort_keys=True) + "\n")

@@ -46,44 +46,36 @@ def unpacked(frozen: Path, name: str, directory: Path) -> None:
         archive.extractall(directory, filter="data")
 
 
-def on(frozen: Path, durable: str, directory: Path, upstream: RecordingUpstream) -> GatewayProcess:
-    """A gateway with the configuration of then."""
+async def serve_it(
+    frozen: Path, durable: str, directory: Path, upstream: RecordingUpstream, got: dict[str, dict[str, Any]]
+) -> None:
+    """What was done is replayed, doubt stays, what was accepted is delivered, and what was free is executed: with the
+    configuration of then."""
     config: dict[str, Any] = yaml.safe_load((frozen / "gateway.yaml").read_text())
     config["upstream"]["url"] = upstream.url
     config["store"]["durable"] = durable
     config["state_dir"] = str(directory / "state")
-    return GatewayProcess(config, directory)
-
-
-async def serve_it(gateway: GatewayProcess, upstream: RecordingUpstream, got: dict[str, dict[str, Any]]) -> None:
-    """What was done is replayed, doubt stays, what was accepted is delivered, and what was free is executed."""
     upstream.on("/charges", Answer(201, body=b"executed now"))
     upstream.on("/orders", Answer(201, body=b"delivered now"))
-    await gateway.start()
-    for key in got.keys() & {"done", "journaled"}:
-        answer = await wait_answered(
-            gateway.port, key, verdicts=frozenset(("replayed",)), deadline_seconds=_PATIENCE_SECONDS
+    replayed: Any = {"verdicts": frozenset(("replayed",)), "deadline_seconds": _PATIENCE_SECONDS}
+    async with GatewayProcess(config, directory) as gateway:
+        for key in got.keys() & {"done", "journaled"}:
+            answer = await wait_answered(gateway.port, key, **replayed)
+            assert (answer.status, nonce_of(answer)) == (got[key]["status"], got[key]["nonce"])
+            assert answer.body == got[key]["body"].encode()
+        doubt = await send(gateway.port, "doubt")
+        assert status_of(doubt)[1] == "in-doubt"
+        assert doubt.json()["operation_id"] == json.loads(got["doubt"]["body"])["operation_id"]
+        # Its gateway is gone, and its lease over.
+        assert status_of(await send(gateway.port, "claimed"))[1] == "in-doubt"
+        assert status_of(await send(gateway.port, "released")) == (201, "stored")
+        await eventually(
+            lambda: "accepted" in map(key_of, upstream.requests), _PATIENCE_SECONDS, "what was accepted is delivered"
         )
-        assert (answer.status, nonce_of(answer)) == (got[key]["status"], got[key]["nonce"])
-        assert answer.body == got[key]["body"].encode()
-    doubt = await send(gateway.port, "doubt")
-    assert status_of(doubt)[1] == "in-doubt"
-    assert doubt.json()["operation_id"] == json.loads(got["doubt"]["body"])["operation_id"]
-    # Its gateway is gone, and its lease over.
-    assert status_of(await send(gateway.port, "claimed"))[1] == "in-doubt"
-    assert status_of(await send(gateway.port, "released")) == (201, "stored")
-    await eventually(
-        lambda: "accepted" in map(key_of, upstream.requests), _PATIENCE_SECONDS, "what was accepted is delivered"
-    )
-    again = await wait_answered(
-        gateway.port,
-        "accepted",
-        target="/orders",
-        verdicts=frozenset(("replayed",)),
-        deadline_seconds=_PATIENCE_SECONDS,
-    )
-    assert (again.status, again.body) == (201, b"delivered now")
-    assert sorted(map(key_of, upstream.requests)) == ["accepted", "released"]
+        again = await wait_answered(gateway.port, "accepted", target="/orders", **replayed)
+        assert (again.status, again.body) == (201, b"delivered now")
+        assert sorted(map(key_of, upstream.requests)) == ["accepted", "released"]
+        assert gateway.terminate() == 0
 
 
 def younger(frozen: Path) -> list[str]:
@@ -104,12 +96,7 @@ async def test_a_file_of_sqlite(frozen: Path, tmp_path: Path) -> None:
     connection.close()
     got = json.loads((frozen / "answers.json").read_text())["sqlite"]
     async with RecordingUpstream() as upstream:
-        gateway = on(frozen, f"sqlite://{tmp_path / DATABASE}", tmp_path, upstream)
-        try:
-            await serve_it(gateway, upstream, got)
-            assert gateway.terminate() == 0
-        finally:
-            gateway.kill()
+        await serve_it(frozen, f"sqlite://{tmp_path / DATABASE}", tmp_path, upstream, got)
 
 
 async def test_a_database_of_postgres_and_a_journal(frozen: Path, own_postgres: PostgresServer, tmp_path: Path) -> None:
@@ -123,12 +110,7 @@ async def test_a_database_of_postgres_and_a_journal(frozen: Path, own_postgres: 
         await admin.execute("SET search_path = idempotency_gateway; " + "; ".join(younger(frozen)))
     got = json.loads((frozen / "answers.json").read_text())["postgres"]
     async with RecordingUpstream() as upstream:
-        gateway = on(frozen, own_postgres.url, tmp_path, upstream)
-        try:
-            await serve_it(gateway, upstream, got)
-            assert gateway.terminate() == 0
-        finally:
-            gateway.kill()
+        await serve_it(frozen, own_postgres.url, tmp_path, upstream, got)
     assert not list((tmp_path / "state" / "journal").glob("*.db"))
 
 

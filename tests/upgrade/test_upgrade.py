@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ import pytest
 
 from gateway import EXIT_FAILED, EXIT_OK, EXIT_WRONG, __version__
 from gateway.store.agreement import PROGRAM_LEVEL
+from tests.integration.hand import begin
 from tests.store.postgres_sessions import session
 from tests.support.eventually import eventually
 from tests.support.fleet import config_of, nonce_of, send, wait_answered
 from tests.support.gateway import GatewayProcess
 from tests.support.house import sqlite_store, status_of
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 from tests.upgrade.programs import NEXT_JOURNAL_VERSION, NEXT_LEVEL, NEXT_RECORD_VERSION, THIS, command, finish, use
 from tests.upgrade.rolling import rolling
 
@@ -180,45 +180,33 @@ async def test_one_that_slept_while_the_level_was_raised(postgres_url: str, tmp_
 
 @pytest.mark.parametrize("goes_back", [False, True], ids=["forward", "back"])
 async def test_an_outcome_in_the_journal_of_the_other_program(
-    goes_back: bool, postgres_installation: PostgresInstallation, tmp_path: Path, next_program: Path
+    goes_back: bool, own_postgres: PostgresServer, tmp_path: Path, next_program: Path
 ) -> None:
     """What a gateway journaled and could not bring to the store, because both were killed, is recorded by the program
     that comes after it on this host, an older one included."""
     first, second = (next_program, THIS) if goes_back else (THIS, next_program)
-    with workspace("upgrade") as servers:
-        postgres = PostgresServer(postgres_installation, servers / "pg")
-        postgres.start()
-        try:
-            async with (
-                RecordingUpstream() as upstream,
-                stood({"durable": postgres.url}, tmp_path, upstream, first) as (gateway,),
-            ):
-                for root in (THIS, next_program):
-                    use(gateway, root)
-                    assert (await command(root, "migrate", "--config", gateway.config_file))[0] == EXIT_OK
-                use(gateway, first)
-                await gateway.start()
-                hold = asyncio.Event()
-                upstream.on("/charges", Answer(201, body=b"done", hold=hold))
-                asked = asyncio.create_task(send(gateway.port, "key"))
-                await upstream.wait_for_requests(1)
-                postgres.crash()
-                hold.set()
-                answer = await asked
-                assert status_of(answer) == (201, "journaled")
-                gateway.kill()
-                assert _journal_versions(gateway) == [NEXT_JOURNAL_VERSION - 1]
-                postgres.launch()
-                await eventually(postgres.is_ready, 30.0, "Postgres is ready")
-                use(gateway, second)
-                await gateway.start()
-                again = await wait_answered(
-                    gateway.port, "key", verdicts=frozenset(("replayed",)), deadline_seconds=60.0
-                )
-                assert nonce_of(again) == nonce_of(answer)
-                assert len(upstream.requests) == 1
-        finally:
-            postgres.crash()
+    async with (
+        RecordingUpstream() as upstream,
+        stood({"durable": own_postgres.url}, tmp_path, upstream, first) as (gateway,),
+    ):
+        for root in (THIS, next_program):
+            use(gateway, root)
+            assert (await command(root, "migrate", "--config", gateway.config_file))[0] == EXIT_OK
+        use(gateway, first)
+        await gateway.start()
+        request, hold = await begin(gateway, upstream)
+        own_postgres.crash()
+        hold.set()
+        answer = await request
+        assert status_of(answer) == (201, "journaled")
+        gateway.kill()
+        assert _journal_versions(gateway) == [NEXT_JOURNAL_VERSION - 1]
+        own_postgres.start()
+        use(gateway, second)
+        await gateway.start()
+        again = await wait_answered(gateway.port, "k1", verdicts=frozenset(("replayed",)), deadline_seconds=60.0)
+        assert nonce_of(again) == nonce_of(answer)
+        assert len(upstream.requests) == 1
 
 
 def _journal_versions(gateway: GatewayProcess) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.support import http
+from tests.support.eventually import eventually
 from tests.support.fleet import nonce_of, send, try_send
 from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, status_of
@@ -66,6 +67,16 @@ async def begin(
     task = asyncio.create_task(try_send(gateway.port, key, sent))
     await upstream.wait_for_requests(before + 1)
     return task, hold
+
+
+async def decided(port: int, key: str, deadline_seconds: float = 30.0) -> tuple[int, str | None]:
+    """Status and verdict of a first request or a repeat, once there is a store to decide it."""
+
+    async def asked() -> tuple[int, str | None] | None:
+        found = status_of(await send(port, key))
+        return None if found[1] in ("store-unavailable", "in-flight", "overloaded") else found
+
+    return await eventually(asked, deadline_seconds, f"{key} is decided")
 
 
 async def status_at(gateway: GatewayProcess, url: str, *headers: tuple[str, str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ keys.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import random
@@ -28,14 +27,14 @@ from typing import Final
 
 from gateway.admin.reports import accept_loss
 from gateway.core.operation import Audit
+from tests.integration.hand import decided
 from tests.store.postgres_sessions import opened
 from tests.support import long_run
 from tests.support.eventually import eventually
-from tests.support.fleet import gateways_on, key_of, send, wait_answered
+from tests.support.fleet import gateways_on, key_of, wait_answered
 from tests.support.gateway import GatewayProcess
-from tests.support.house import status_of
 from tests.support.ports import free_port
-from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby, workspace
+from tests.support.postgres import PostgresInstallation, PostgresServer, PostgresStandby
 from tests.support.relay import Relay
 from tests.support.upstream import Answer, RecordingUpstream
 
@@ -151,12 +150,7 @@ class Scene:
 
     async def is_decided(self, port: int, key: str) -> str | None:
         """The verdict on a request, once a store decides it."""
-
-        async def decided() -> str | None:
-            verdict = status_of(await send(port, key))[1]
-            return None if verdict in ("store-unavailable", "in-flight", "overloaded") else verdict
-
-        return await eventually(decided, _WAIT_SECONDS, f"{key} is decided")
+        return (await decided(port, key, _WAIT_SECONDS))[1]
 
     def check_once(self) -> None:
         """No key ran twice."""
@@ -245,10 +239,10 @@ async def fail_over(scene: Scene, name: str, *, lost: int, rng: random.Random) -
             await gateway.start()
 
 
-async def run(directory: Path, *, failovers: int, seed: int) -> Verdict:
+async def run(directory: Path, installation: PostgresInstallation, *, failovers: int, seed: int) -> Verdict:
     """All of it."""
     rng = random.Random(seed)
-    async with staged(PostgresInstallation(directory / "installation"), directory / "gateways", directory) as scene:
+    async with staged(installation, directory / "gateways", directory) as scene:
         for how in ENDS:
             await end_under_load(scene, how, seconds=3.0)
         for number in range(failovers):
@@ -257,16 +251,5 @@ async def run(directory: Path, *, failovers: int, seed: int) -> Verdict:
         return scene.verdict
 
 
-def main() -> int:
-    """Run it and print the verdict; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="tests.integration.promotions", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--failovers", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    with workspace("promotions") as directory:
-        verdict = asyncio.run(run(directory, **vars(parser.parse_args())))
-    print(verdict)
-    return 1 if verdict.faults else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("promotions", __doc__, run, has_store=False, failovers=50))

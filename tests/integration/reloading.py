@@ -14,15 +14,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, redirect_stderr, redirect_stdout
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from gateway.cli import main as gateway_main
+from tests.admin.shell import Shell
 from tests.support import http, long_run
 from tests.support.fleet import key_of, process, send
 from tests.support.gateway import GatewayProcess
@@ -153,20 +152,17 @@ async def _reload(gateway: GatewayProcess, service: _Service, verdict: Verdict, 
     document = yaml.safe_load(gateway.config_file.read_text())
     document["routes"][1]["outcome"] = ROUTE["outcome"] | ({} if is_stored else {"retryable": [418]})
     gateway.config_file.write_text(yaml.safe_dump(document, sort_keys=False))
-    code, output = await asyncio.to_thread(_command, gateway.config_file)
+    shell = Shell(gateway.config_file.parent, "")
+    shell.config = gateway.config_file
+    said = await shell("reload")
     service.hold.set()
     later = await send(gateway.port, f"later-{name}", target="/refunds")
     found = [response.header("Idempotency-Status") == "stored" for response in (await held, later)]
     verdict.reloads += 1
-    if code != 0:
-        verdict.faults.append(f"reload {name}: {output}")
+    if said.code != 0:
+        verdict.faults.append(f"reload {name}: {said}")
     if found != [not is_stored, is_stored]:
         verdict.faults.append(f"reload {name}: stored by the one in flight and by the next: {found}")
-
-
-def _command(config_file: Path) -> tuple[int, str]:
-    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
-        return gateway_main(["reload", "--config", str(config_file)]), output.getvalue()
 
 
 async def _run(directory: Path, store: dict[str, Any], *, reloads: int, rate: float, seed: int) -> Verdict:

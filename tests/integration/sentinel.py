@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import sys
 import time
 from collections import Counter
@@ -21,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli import main as command
-from tests.admin.shell import CUT
+from tests.admin.shell import CUT, Shell
 from tests.integration.test_journal import Outage, of_postgres, of_sqlite
 from tests.support import http
 from tests.support.eventually import eventually
@@ -275,13 +273,10 @@ class _Run:
             words.append(["sinks", "--suspend", "sink", *said])
         if self.accepts:
             words += [["pause", "made", *said], ["resume", "made", *said]]
+        shell = Shell(self.gateway.config_file.parent, "")
+        shell.config = self.gateway.config_file
         for each in words:
-            assert await asyncio.to_thread(_operate, [*each, "--config", str(self.gateway.config_file)]) in (0, 1, 3)
-
-
-def _operate(words: list[str]) -> int:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return command(words)
+            assert (await shell(*each)).code in (0, 1, 3)
 
 
 def _spooled(pid: int) -> list[str]:

@@ -1,9 +1,9 @@
 """A soak: one gateway that nobody restarts, whose durable store comes and goes under clients that retry and hang up.
 
-`python -m tests.integration.soak --seconds 300`. Outcomes go to the journal, the service cuts connections, duplicates
-wait, clients vanish. Afterwards the history is judged as a storm's is, and the books have to balance: what the gateway
-counted is what clients and the service saw, every doubt is listed, the journal is empty, and of all that was opened
-and allocated for it nothing is left.
+`python -m tests.integration.soak --seconds 300`. A storm of the store alone: outcomes go to the journal, the service
+cuts connections, duplicates wait, clients vanish. Afterwards the history is judged as a storm's is, and the books have
+to balance: what the gateway counted is what clients and the service saw, every doubt is listed, the journal is empty,
+and of all that was opened and allocated for it nothing is left.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
-from tests.integration.hand import by_way_of
-from tests.integration.storm import HEAL_SECONDS, ROUTES, compare_with_list, has_store, listed_in, settle, stop_in_order
+from tests.integration.storm import (
+    HEAL_SECONDS,
+    ROUTES,
+    TO_DURABLE,
+    World,
+    compare_with_list,
+    has_store,
+    listed_in,
+    settle,
+    stop_in_order,
+    trouble,
+)
 from tests.integration.storm_clients import PATHS, Clients, Intent
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import Deed, StormUpstream
@@ -34,13 +42,11 @@ from tests.support.eventually import eventually
 from tests.support.fleet import process
 from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, JSON
-from tests.support.relay import Relay
+from tests.support.postgres import PostgresInstallation, PostgresServer
 
 LEASE_SECONDS: Final = 3.0
 # Longer than a lease, which is renewed where the store is there. A short soak is not drawn out by it.
 _SLOWEST_SECONDS: Final = 3.3
-# Up to more than a lease, and never less than the second after which an outcome goes to the journal.
-_OUTAGE_SECONDS: Final = (2.2, 3.5)
 _CLIENTS: Final = 16
 _HANG_UP_SECONDS: Final = 0.3
 _IMPATIENT: Final = 0.1
@@ -80,50 +86,16 @@ class Report(long_run.Verdict):
         return "\n".join([answers, outages, *(f"{name}: {value:g}" for name, value in self.numbers.items())])
 
 
-Outage = Callable[[Relay, random.Random], Awaitable[None]]
-
-
-async def _refuse(relay: Relay, source: random.Random) -> None:
-    """The server is gone, and comes back."""
-    relay.refuse()
-    relay.cut()
-    await asyncio.sleep(source.uniform(*_OUTAGE_SECONDS))
-    await relay.listen()
-
-
-async def _cut(relay: Relay, _: random.Random) -> None:
-    """Every connection is reset in the middle of what it does."""
-    relay.cut()
-
-
-async def _freeze(relay: Relay, source: random.Random) -> None:
-    """What is sent arrives later."""
-    relay.to_target.hold()
-    await asyncio.sleep(source.uniform(*_OUTAGE_SECONDS))
-    relay.to_target.release()
-
-
-async def _mute(relay: Relay, source: random.Random) -> None:
-    """Statements arrive, and their results are lost with the connections."""
-    relay.to_client.hold()
-    await asyncio.sleep(source.uniform(*_OUTAGE_SECONDS))
-    relay.cut()
-    relay.to_client.release()
-
-
-_OUTAGES: Final[tuple[Outage, ...]] = (_refuse, _cut, _freeze, _mute)
-
-
-async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int) -> Report:
-    """Run one on an empty database, in this directory, which is left as it is at the end."""
+async def soak(directory: Path, installation: PostgresInstallation, *, seconds: float, seed: int) -> Report:
+    """Run one in this directory."""
     report = Report()
     async with AsyncExitStack() as stack:
-        relay = await stack.enter_async_context(Relay(urlsplit(postgres_url).port or 5432))
+        postgres = stack.enter_context(PostgresServer(installation, directory / "pg").running())
         service = StormUpstream(random.Random(f"{seed} upstream"), slowest_seconds=min(_SLOWEST_SECONDS, seconds))
         upstream = await stack.enter_async_context(service)
         gateway = await stack.enter_async_context(
             process(
-                {"durable": by_way_of(relay, postgres_url)}, directory / "gateway", upstream, routes=ROUTES,
+                {"durable": postgres.url}, directory / "gateway", upstream, routes=ROUTES,
                 # The answers held in memory fill it early: what grows afterwards is no cache.
                 store={"lease": f"{LEASE_SECONDS:g}s", "cache_bytes": "256KiB"},
                 upstream={"response_timeout": "20s", "answer_within": "15s"},
@@ -131,11 +103,12 @@ async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int)
             )
         )  # fmt: skip
         clients = Clients([gateway], seed, impatient=_IMPATIENT)
+        world = World(postgres, None, upstream, [gateway], report.done)
         before = _usage(gateway)
         with upstream.holding_back():
             # One that surely hangs up without a response; the others do so by chance.
             await clients.call(Intent(PATHS[0], "hung-up", b'{"amount":1}'), gateway, _HANG_UP_SECONDS)
-        usages = await _load(gateway, clients, relay, report, seconds, seed)
+        usages = await _load(world, clients, seconds, seed)
         upstream.is_calm = True
         await _wait_quiet(gateway)
         unsettled, report.faults = await settle([gateway], clients, _PATIENCE_SECONDS)
@@ -153,21 +126,13 @@ async def soak(directory: Path, postgres_url: str, *, seconds: float, seed: int)
         return report
 
 
-async def _load(
-    gateway: GatewayProcess, clients: Clients, relay: Relay, report: Report, seconds: float, seed: int
-) -> list[Usage]:
+async def _load(world: World, clients: Clients, seconds: float, seed: int) -> list[Usage]:
     """Clients and outages, side by side; what the process held meanwhile."""
-    until = time.monotonic() + seconds
+    (gateway,) = world.gateways
     usages: list[Usage] = []
 
-    async def trouble() -> None:
-        source = random.Random(f"{seed} outages")
-        for outage in itertools.cycle(_OUTAGES):
-            await asyncio.sleep(source.uniform(0.2, 2.0))
-            await outage(relay, source)
-            report.done[outage.__name__.strip("_")] += 1
-            if time.monotonic() > until:
-                break
+    async def disturb() -> None:
+        await trouble(world, TO_DURABLE, random.Random(f"{seed} outages"), time.monotonic() + seconds)
         clients.is_over = True
 
     async def tear() -> None:
@@ -182,7 +147,7 @@ async def _load(
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     async with asyncio.TaskGroup() as group:
-        for each in (trouble(), tear(), watch(), clients.run(_CLIENTS)):
+        for each in (disturb(), tear(), watch(), clients.run(_CLIENTS)):
             group.create_task(each)
     return usages
 
@@ -208,44 +173,6 @@ async def _wait_quiet(gateway: GatewayProcess) -> None:
     await eventually(is_quiet, HEAL_SECONDS, "the gateway has nothing to do")
 
 
-@dataclass(frozen=True)
-class Books:
-    """What the gateway counted (`counted` by verdict, and the numbers), what clients saw, what the service received."""
-
-    counted: Counter[str]
-    seen: Counter[str]
-    unanswered: int
-    sent: float
-    requests: int
-    probes: int
-    claims: float
-    ended: float
-    journaled: float
-    in_journal: float
-
-    def faults(self) -> list[str]:
-        """Where they do not balance."""
-        wrong = {
-            verdict: (self.counted[verdict], self.seen[verdict])
-            for verdict in self.seen
-            if self.counted[verdict] < self.seen[verdict]
-        }
-        more = self.counted.total() - self.seen.total()
-        open_ = self.claims - self.ended
-        balances = {
-            f"fewer responses counted than clients saw: {wrong}": not wrong,
-            f"{more} responses counted that nobody saw, {self.unanswered} calls had none": more <= self.unanswered,
-            f"{self.sent:g} requests sent, {self.requests} and {self.probes} probes received": (
-                self.sent == self.requests + self.probes
-            ),
-            f"{self.claims:g} claims counted, {self.requests} requests received": self.claims >= self.requests,
-            # A journaled outcome that the record did without is counted nowhere when it leaves the journal.
-            f"{open_:g} claims of which no end was counted, {self.journaled:g} journaled": 0 <= open_ <= self.journaled,
-            f"{self.in_journal:g} outcomes left in the journal": self.in_journal == 0,
-        }
-        return [what for what, is_so in balances.items() if not is_so]
-
-
 async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstream, report: Report) -> list[str]:
     """37: what the gateway counted is what clients saw and what the service received."""
     scrape = await _scrape(gateway)
@@ -254,29 +181,35 @@ async def _books(gateway: GatewayProcess, clients: Clients, upstream: StormUpstr
         if each.name == "idempotency_requests_total":
             counted[each.labels["verdict"]] += int(each.value)
     seen = Counter(call.verdict for call in clients.calls if call.verdict is not None)
-    probes = sum(arrival.deed is Deed.ASKED for arrival in upstream.deeds.values())
+    wrong = {verdict: (counted[verdict], seen[verdict]) for verdict in seen if counted[verdict] < seen[verdict]}
+    more, unanswered = counted.total() - seen.total(), len(clients.calls) - seen.total()
     exchanges = "idempotency_upstream_exchanges_total"
-    books = Books(
-        counted=counted,
-        seen=seen,
-        unanswered=len(clients.calls) - seen.total(),
-        sent=_sum(scrape, exchanges) - scrape.total(exchanges, result="not_sent"),
-        requests=len(upstream.deeds) - probes,
-        probes=probes,
-        claims=_sum(scrape, "idempotency_claims_total"),
-        ended=_sum(scrape, "idempotency_settlements_total") + _sum(scrape, "idempotency_refused_writes_total"),
-        journaled=_sum(scrape, "idempotency_journaled_total"),
-        in_journal=_sum(scrape, "idempotency_journal_waiting") + _sum(scrape, "idempotency_journal_refused"),
-    )
+    sent = _sum(scrape, exchanges) - scrape.total(exchanges, result="not_sent")
+    probes = sum(arrival.deed is Deed.ASKED for arrival in upstream.deeds.values())
+    requests = len(upstream.deeds) - probes
+    claims, journaled = _sum(scrape, "idempotency_claims_total"), _sum(scrape, "idempotency_journaled_total")
+    ended = _sum(scrape, "idempotency_settlements_total") + _sum(scrape, "idempotency_refused_writes_total")
+    in_journal = _sum(scrape, "idempotency_journal_waiting") + _sum(scrape, "idempotency_journal_refused")
     report.numbers |= {
-        "calls without a response": books.unanswered,
-        "requests at the service": books.requests,
+        "calls without a response": unanswered,
+        "requests at the service": requests,
         "effects": len(upstream.effects),
         "takeovers": _sum(scrape, "idempotency_takeovers_total"),
-        "journaled": books.journaled,
+        "journaled": journaled,
         "late writes": _sum(scrape, "idempotency_late_writes_total"),
     }
-    return books.faults()
+    balances = {
+        f"fewer responses counted than clients saw: {wrong}": not wrong,
+        f"{more} responses counted that nobody saw, {unanswered} calls had none": more <= unanswered,
+        f"{sent:g} requests sent, {requests} and {probes} probes received": sent == requests + probes,
+        f"{claims:g} claims counted, {requests} requests received": claims >= requests,
+        # A journaled outcome that the record did without is counted nowhere when it leaves the journal.
+        f"{claims - ended:g} claims of which no end was counted, {journaled:g} journaled": (
+            0 <= claims - ended <= journaled
+        ),
+        f"{in_journal:g} outcomes left in the journal": in_journal == 0,
+    }
+    return [what for what, is_so in balances.items() if not is_so]
 
 
 async def _is_doubt_shown(gateway: GatewayProcess) -> bool:
@@ -327,9 +260,5 @@ def _usage(gateway: GatewayProcess) -> Usage:
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
 
 
-async def _run(directory: Path, store: dict[str, Any], *, seconds: float, seed: int) -> Report:
-    return await soak(directory, store["durable"], seconds=seconds, seed=seed)
-
-
 if __name__ == "__main__":
-    sys.exit(long_run.main("soak", __doc__, _run, seconds=60.0))
+    sys.exit(long_run.main("soak", __doc__, soak, has_store=False, seconds=60.0))

@@ -2,12 +2,11 @@
 
 `python -m tests.integration.storm --seconds 600 --seed 7`. Afterwards everything is healed, every key is retried until
 its answer no longer changes, and the whole history is judged (`storm_judge`). The seed fixes who does what; when
-exactly it hits whom is the machine's.
+exactly it hits whom is the machine's. `--dialect` is what remembers: postgres, portable or redis.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -28,7 +27,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet import config_of, gateways
 from tests.support.gateway import GatewayProcess
 from tests.support.house import ROUTE
-from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.postgres import PostgresInstallation, PostgresServer
 from tests.support.redis import GATEWAY_USER, RedisServer
 
 REDIS: Final = "redis"
@@ -183,9 +182,9 @@ async def _kill_redis(world: World, source: random.Random) -> None:
 
 # Two of a kind at once would undo each other: these are two sequences of faults, side by side.
 _TO_GATEWAYS: Final[tuple[Deed, ...]] = (_kill, _kill, _freeze, _restart)
-_TO_DURABLE: Final[tuple[Deed, ...]] = (_crash_store_amid, _crash_store, _freeze_store)
+TO_DURABLE: Final[tuple[Deed, ...]] = (_crash_store_amid, _crash_store, _freeze_store)
 _TO_FAST: Final[tuple[Deed, ...]] = (_kill_redis, _freeze_redis)
-TO_STORES: Final[tuple[Deed, ...]] = (*_TO_DURABLE, *_TO_FAST)
+TO_STORES: Final[tuple[Deed, ...]] = (*TO_DURABLE, *_TO_FAST)
 
 
 async def trouble(world: World, deeds: Sequence[Deed], source: random.Random, until: float) -> None:
@@ -204,18 +203,16 @@ async def trouble(world: World, deeds: Sequence[Deed], source: random.Random, un
 async def storm(
     directory: Path, installation: PostgresInstallation, *, seconds: float, seed: int, dialect: str = "postgres"
 ) -> Verdict:
-    """Run one in this directory, which is left as it is at the end."""
+    """Run one in this directory."""
     async with AsyncExitStack() as stack:
         durable: PostgresServer | DurableRedis
         redis = None
         if dialect == REDIS:
             durable = DurableRedis(directory / "redis", append_only=True, options=GATEWAY_USER)
         else:
-            durable, redis = PostgresServer(installation, directory / "pg"), RedisServer(directory / "redis")
-            redis.start()
-            stack.callback(redis.kill)
-        durable.start()
-        stack.callback(durable.crash)
+            durable = PostgresServer(installation, directory / "pg")
+            redis = stack.enter_context(RedisServer(directory / "redis").running())
+        stack.enter_context(durable.running())
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         places = [directory / name for name in ("a", "b")]
         configs = [(storm_config(durable, redis, upstream, place, dialect), place) for place in places]
@@ -272,7 +269,7 @@ async def _rage(world: World, clients: Clients, seconds: float, seed: int) -> No
     async with asyncio.TaskGroup() as group:
         group.create_task(clients.run(CLIENTS))
         async with asyncio.TaskGroup() as troubles:
-            to_stores = _TO_DURABLE if world.redis is None else TO_STORES
+            to_stores = TO_DURABLE if world.redis is None else TO_STORES
             for name, deeds in (("gateways", _TO_GATEWAYS), ("stores", to_stores)):
                 troubles.create_task(trouble(world, deeds, random.Random(f"{seed} {name}"), until))
         # Once more when nothing else is wrong: then no gateway dies over what it has yet to journal.
@@ -365,18 +362,5 @@ async def listed_in(gateway: GatewayProcess, state: str) -> set[str]:
     return {json.loads(line)["operation_id"] for line in output.splitlines() if line.startswith("{")}
 
 
-def main() -> int:
-    """Run one storm; its exit code says whether it passed."""
-    parser = argparse.ArgumentParser(description="Run a storm of faults over real processes and judge its history.")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long the faults go on")
-    parser.add_argument("--seed", type=int, default=1, help="who does what")
-    parser.add_argument("--dialect", default="postgres", choices=("postgres", "portable", REDIS), help="what remembers")
-    asked = vars(parser.parse_args())
-    with workspace("storm") as directory:
-        verdict = asyncio.run(storm(directory, PostgresInstallation(directory / "postgres"), **asked))
-    print(verdict)
-    return 1 if verdict.faults else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("storm", __doc__, storm, has_store=False, seconds=20.0, dialect="postgres"))

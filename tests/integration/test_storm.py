@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 
-from tests.integration.storm import World, storm
+from tests.integration.storm import storm
 from tests.integration.storm_clients import Call
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import Arrival, Deed
@@ -71,36 +70,9 @@ _BAD = {
     "said to have had no effect": ([replace(_FIRST, verdict="released")], {1: _DONE}, "it had an effect"),
 }
 
-_JOURNALED = replace(_FIRST, verdict="journaled", gateway=1)
-_FROM_JOURNAL = replace(_AGAIN, gateway=1)
-_IN_DOUBT = replace(_AGAIN, number=3, begin=5.0, end=6.0, verdict="in-doubt", gateway=2)
-
 
 @pytest.mark.parametrize("case", _BAD)
 def test_the_judge_finds(case: str) -> None:
     """Each kind of broken promise is found."""
     calls, deeds, expected = _BAD[case]
     assert any(expected in fault for fault in judge(calls, deeds, [_ANSWER]))
-
-
-def test_the_judge_lets_pass() -> None:
-    """A refusal, then the execution, then two replays. What one replays from its journal may be in doubt at another,
-    until that one has replayed it too; also where nobody was there to hear that it was journaled."""
-    refused = replace(
-        _FIRST, number=3, begin=0.0, end=0.5, status=503, verdict="released", nonce="n-0", answer=b"later"
-    )
-    deeds = {1: _DONE, 0: Arrival("/charges", 3, "op", "0", Deed.REFUSED)}
-    assert judge([refused, _FIRST, _AGAIN, replace(_AGAIN, number=4, verdict=None)], deeds, [_ANSWER]) == []
-    for first in ("journaled", None):
-        calls = [replace(_JOURNALED, verdict=first), _FROM_JOURNAL, _IN_DOUBT]
-        assert judge(calls, {1: _DONE}, [_ANSWER]) == []
-        by_record = replace(_AGAIN, number=4, gateway=2)
-        assert any("after it was answered" in fault for fault in judge([*calls, by_record], {1: _DONE}, [_ANSWER]))
-
-
-def test_an_absence_excuses_the_journal_of_its_own_gateway_alone() -> None:
-    """Only who was away for longer than others must wait may find that the record has become another."""
-    world = World(cast(Any, None), cast(Any, None), cast(Any, None), [], absences=[(1, 1.5, 30.0)])
-    assert world.was_superseded(_JOURNALED)
-    assert not world.was_superseded(replace(_JOURNALED, gateway=2))
-    assert not world.was_superseded(replace(_JOURNALED, end=31.0))

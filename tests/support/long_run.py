@@ -1,4 +1,4 @@
-"""The command line of runs under kills that are too long for the suite: on which store, how long, when what happens."""
+"""The command line of runs that are too long for the suite: on which store, how long, when what happens."""
 
 from __future__ import annotations
 
@@ -30,24 +30,30 @@ Run = Callable[..., Coroutine[Any, Any, Any]]
 """Its result is a verdict, or several that have `faults`; its text is printed."""
 
 
-def main(name: str, summary: str | None, run: Run, **options: float) -> int:
+def main(name: str, summary: str | None, run: Run, *, has_store: bool = True, **options: float | str) -> int:
     """`run(directory, store, seed=…, …)` on an empty store, with what the command line asks; 1 where it found a fault.
 
-    `summary` is a module's text, of which the first line is shown. `options` have these defaults.
+    `summary` is a module's text, of which the first line is shown. `options` have these defaults. A run that brings
+    servers of its own gets an installation of Postgres in the place of the store.
     """
-    parser = argparse.ArgumentParser(prog=f"tests.integration.{name}", description=(summary or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog=name, description=(summary or "").partition("\n")[0])
     for option, default in options.items():
-        parser.add_argument(f"--{option}", type=type(default), default=default)
+        if isinstance(default, bool):
+            parser.add_argument(f"--{option}", action="store_true")
+        else:
+            parser.add_argument(f"--{option}", type=type(default), default=default)
     parser.add_argument("--seed", type=int, default=1, help="decides what happens when")
-    parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
+    if has_store:
+        parser.add_argument("--store", choices=("postgres", "sqlite"), default="postgres")
     asked = vars(parser.parse_args())
-    kind = asked.pop("store")
+    kind = asked.pop("store", None)
     with workspace(name) as directory, ExitStack() as stack:
-        section = sqlite_store(directory)
+        store: Any = sqlite_store(directory)
+        if kind != "sqlite":
+            store = PostgresInstallation(directory / "installation")
         if kind == "postgres":
-            installation = PostgresInstallation(directory / "installation")
-            server = PostgresServer(installation, directory / "postgres")
-            section = {"durable": stack.enter_context(server.running()).url}
-        verdict = asyncio.run(run(directory, section, **asked))
+            server = PostgresServer(store, directory / "postgres")
+            store = {"durable": stack.enter_context(server.running()).url}
+        verdict = asyncio.run(run(directory, store, **asked))
     print(verdict)
     return 1 if verdict.faults else 0

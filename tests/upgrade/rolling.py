@@ -9,7 +9,6 @@ being replaced.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import random
@@ -21,16 +20,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import asyncpg
-
 from gateway import EXIT_OK
-from tests.integration.storm import PATIENCE_SECONDS, TO_STORES, World, settle, storm_config, trouble, wait_stores
+from tests.integration.storm import (
+    PATIENCE_SECONDS,
+    TO_STORES,
+    World,
+    settle,
+    stop_in_order,
+    storm_config,
+    trouble,
+    wait_stores,
+)
 from tests.integration.storm_clients import RECORDED, Call, Clients
 from tests.integration.storm_judge import judge
 from tests.integration.storm_upstream import StormUpstream
+from tests.store.postgres_sessions import session
+from tests.support import long_run
 from tests.support.fleet import gateways
 from tests.support.gateway import GatewayProcess
-from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
+from tests.support.postgres import PostgresInstallation, PostgresServer
 from tests.support.redis import RedisServer
 from tests.upgrade.programs import NEXT_RECORD_VERSION, THIS, build_next, finish, use
 
@@ -43,25 +51,20 @@ _PAUSE_SECONDS: Final = 3.0
 _SHORT_PAUSE_SECONDS: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+@dataclass
+class Verdict(long_run.Verdict):
     """What it came to. It passed when there are no `faults`."""
 
     words: Counter[str]
-    faults: list[str]
     replaced: int
     effects: int
     records: dict[int, int]
     disturbances: int
 
-    def __str__(self) -> str:
-        lines = [
-            f"calls: {self.words.total()}, effects: {self.effects}, records by version: {self.records}",
-            f"gateways replaced: {self.replaced}, faults of the stores: {self.disturbances}",
-            "answers: " + ", ".join(f"{verdict} {count}" for verdict, count in self.words.most_common()),
-            *(f"VIOLATION {fault}" for fault in self.faults),
-        ]
-        return "\n".join(lines)
+    def summary(self) -> str:
+        counts = f"calls: {self.words.total()}, effects: {self.effects}, records by version: {self.records}"
+        replaced = f"gateways replaced: {self.replaced}, faults of the stores: {self.disturbances}"
+        return f"{counts}\n{replaced}\nanswers: {dict(self.words.most_common())}"
 
 
 class Fleet:
@@ -136,14 +139,10 @@ async def rolling(
     count: int = 3,
     is_short: bool = False,
 ) -> Verdict:
-    """Run one with so many gateways in this directory, which is left as it is at the end."""
+    """Run one with so many gateways in this directory."""
     async with AsyncExitStack() as stack:
-        postgres = PostgresServer(installation, directory / "pg")
-        postgres.start()
-        stack.callback(postgres.crash)
-        redis = RedisServer(directory / "redis")
-        redis.start()
-        stack.callback(redis.kill)
+        postgres = stack.enter_context(PostgresServer(installation, directory / "pg").running())
+        redis = stack.enter_context(RedisServer(directory / "redis").running())
         upstream = await stack.enter_async_context(StormUpstream(random.Random(f"{seed} upstream")))
         upstream.is_calm = is_short
         places = [directory / f"gateway-{number}" for number in range(count)]
@@ -164,11 +163,7 @@ async def rolling(
         _, faults = await settle(world.gateways, clients, PATIENCE_SECONDS)
         records = await _records(postgres)
         for gateway in world.gateways:
-            gateway.ask_to_stop()
-            if (code := await gateway.wait_exit()) != EXIT_OK:
-                faults.append(f"a gateway that had nothing left to do ended with {code}:\n{gateway.output()[-2000:]}")
-            if "Traceback" in gateway.output():
-                faults.append(f"an error of a program, see {gateway.log}:\n{gateway.output()[-4000:]}")
+            faults += await stop_in_order(gateway)
         faults += fleet.faults + judge(clients.calls, upstream.deeds, upstream.answers, world.was_superseded)
         if not kills:
             faults += [
@@ -176,7 +171,8 @@ async def rolling(
             ]
         if not records.get(NEXT_RECORD_VERSION):
             faults.append(f"the next program wrote none of its records after the level was raised: {records}")
-        return Verdict(clients.words(), faults, fleet.replaced, len(upstream.effects), records, world.done.total())
+        found = clients.words(), fleet.replaced, len(upstream.effects), records, world.done.total()
+        return Verdict(*found, faults=faults)
 
 
 def _refused(call: Call, world: World) -> bool:
@@ -186,31 +182,17 @@ def _refused(call: Call, world: World) -> bool:
 
 
 async def _records(postgres: PostgresServer) -> dict[int, int]:
-    connection = await asyncpg.connect(postgres.url)
-    try:
+    async with session(postgres.url) as connection:
         rows = await connection.fetch("SELECT version, count(*) FROM idempotency_gateway.operation GROUP BY version")
         return {row["version"]: row["count"] for row in rows}
-    finally:
-        await connection.close()
 
 
-def main() -> int:
-    """Run one; its exit code says whether it passed."""
-    parser = argparse.ArgumentParser(description="Upgrade gateways one by one under load, and judge the history.")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long gateways are replaced")
-    parser.add_argument("--seed", type=int, default=1, help="who does what")
-    parser.add_argument("--calm", action="store_true", help="kill no gateway and disturb no store")
-    asked = parser.parse_args()
-    with workspace("rolling") as directory:
-        (directory / "postgres").mkdir()
-        installation = PostgresInstallation(directory / "postgres")
-        next_program = build_next(directory / "next")
-        verdict = asyncio.run(
-            rolling(directory, installation, next_program, seconds=asked.seconds, seed=asked.seed, kills=not asked.calm)
-        )
-    print(verdict)
-    return 1 if verdict.faults else 0
+async def _run(
+    directory: Path, installation: PostgresInstallation, *, seconds: float, calm: bool, seed: int
+) -> Verdict:
+    next_program = build_next(directory / "next")
+    return await rolling(directory, installation, next_program, seconds=seconds, seed=seed, kills=not calm)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run.main("rolling", __doc__, _run, has_store=False, seconds=30.0, calm=False))

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.integration.hand import OPERATOR, operated
 from tests.support import http
-from tests.support.fleet import config_of, gateways, process, send
+from tests.support.fleet import config_of, gateways, send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import sqlite_store, status_of, stores
+from tests.support.house import status_of, stores
 from tests.support.ports import free_port
 from tests.support.upstream import RecordingUpstream
 
@@ -71,16 +71,3 @@ async def test_the_numbers_are_those_of_the_callers(
     assert set().union(*marks) == {"start", "reload"}
     assert document["is_whole"]
     assert document["buckets"][0] == {"at_seconds": document["buckets"][0]["at_seconds"], "is_gap": True}
-
-
-async def test_a_killed_gateway_goes_on(tmp_path: Path, upstream: RecordingUpstream) -> None:
-    """What it did not save is a gap, and its successor counts from nothing."""
-    port = free_port()
-    async with process(sqlite_store(tmp_path), tmp_path, upstream, **operated(port)) as gateway:
-        await send(gateway.port, "k1")
-        gateway.kill()
-        await gateway.start()
-        await send(gateway.port, "k1")
-        assert gateway.terminate() == 0
-        await gateway.start()
-        assert summed(await activity(port), "verdict") == {"replayed": 1}

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import apsw
 import pytest
 
-from gateway import EXIT_WORK_LEFT
 from tests.integration.hand import OPERATOR, begin, operated
 from tests.support import fleet, http
 from tests.support.accepting import SECRETS
@@ -165,14 +163,6 @@ async def repeating(*gateways: GatewayProcess) -> AsyncIterator[list[bool]]:
         yield told
 
 
-async def end_by(gateway: GatewayProcess, how: str) -> None:
-    """A kill, or a stop that says that work is left."""
-    if how == "kill":
-        gateway.kill()
-    else:
-        assert gateway.terminate() == EXIT_WORK_LEFT
-
-
 async def test_a_kill_in_between(tmp_path: Path, outage: Outage, upstream: RecordingUpstream) -> None:
     """Journaled, the gateway killed, both started again: the same answer for ever, and one effect."""
     async with process(outage.section, tmp_path, upstream) as gateway:
@@ -188,16 +178,13 @@ async def test_a_kill_in_between(tmp_path: Path, outage: Outage, upstream: Recor
         assert list((tmp_path / "state" / "journal").iterdir()) == []
 
 
-@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.full)])
-async def test_an_outage_that_outlives_the_gateway(
-    tmp_path: Path, gone: Outage, upstream: RecordingUpstream, end: str
-) -> None:
+async def test_an_outage_that_outlives_the_gateway(tmp_path: Path, gone: Outage, upstream: RecordingUpstream) -> None:
     """What the note of this host says is of this store is told without it, and while it comes back."""
     async with process({**gone.section, **LEASE}, tmp_path, upstream) as gateway:
         first = await journaled(gateway, upstream, gone)
         for _ in range(3):
             await assert_replayed(gateway, first)
-        await end_by(gateway, end)
+        gateway.kill()
         await gateway.start()
         await assert_replayed(gateway, first)
         assert await waiting(gateway) == 1
@@ -247,60 +234,12 @@ async def test_every_ending_keeps_its_word(tmp_path: Path, gone: Outage, upstrea
             assert status_of(await send(gateway, key)) == later, key
 
 
-async def test_what_the_drain_has_to_say_is_kept(tmp_path: Path, gone: Outage, upstream: RecordingUpstream) -> None:
-    """Stopped with an attempt under way and without its store, the gateway leaves the attempt's final command
-    behind."""
-    shutdown = {"delay": "0s", "drain_timeout": "200ms"}
-    async with process({**gone.section, "lease": "10m"}, tmp_path, upstream, shutdown=shutdown) as gateway:
-        request, _ = await begin(gateway, upstream)
-        gone.begin()
-        gateway.ask_to_stop()
-        assert status_of(await request)[1] == "in-doubt"
-        assert await gateway.wait_exit() == EXIT_WORK_LEFT
-        gone.end()
-        await gateway.start()
-        # Long before its lease is over.
-        assert status_of(await send(gateway)) == (409, "in-doubt")
-        assert len(upstream.requests) == 1
-
-
-@contextmanager
-def no_growing(gateway: GatewayProcess, bytes_max: int) -> Iterator[None]:
-    """No file of the process may grow beyond this."""
-    before = resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (bytes_max, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, before)
-
-
-async def test_a_damaged_journal_stops_the_start(tmp_path: Path, upstream: RecordingUpstream) -> None:
-    """The gateway says what to do and touches nothing."""
-    outage = of_sqlite(tmp_path)
-    async with process(outage.section, tmp_path, upstream) as gateway:
-        await journaled(gateway, upstream, outage)
-        gateway.kill()
-        outage.end()
-        (path,) = (tmp_path / "state" / "journal").glob("*.db")
-        for name in (f"{path.name}-wal", f"{path.name}-shm"):
-            path.with_name(name).unlink(missing_ok=True)
-        path.write_bytes(b"scrambled" * 1000)
-        gateway.launch()
-        assert await gateway.wait_exit() == 1
-        assert "Move it away" in gateway.output()
-        assert path.read_bytes() == b"scrambled" * 1000
-
-
-@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.full)])
-async def test_a_store_that_refuses_this_one_write(
-    tmp_path: Path, quota: Quota, upstream: RecordingUpstream, end: str
-) -> None:
+async def test_a_store_that_refuses_this_one_write(tmp_path: Path, quota: Quota, upstream: RecordingUpstream) -> None:
     """The recorded response, before and after the end of the process, within the lease and after it."""
     async with process(quota.section, tmp_path, upstream) as gateway:
         first = await long_response(gateway, upstream, quota)
         assert is_told(await send(gateway))
-        await end_by(gateway, end)
+        gateway.kill()
         await gateway.start()
         await assert_replayed(gateway, first)
         assert status_of(await send(gateway, body=b"{}")) == (422, "key-reused")

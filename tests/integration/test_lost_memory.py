@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.integration.hand import decided
 from tests.observe.scrape import Scrape
 from tests.support.eventually import eventually
 from tests.support.fleet import process, send, wait_answered
@@ -104,13 +105,7 @@ class Home:
         await self._stack.aclose()
 
     async def send(self, key: str) -> tuple[int, str | None]:
-        """Status and verdict of a first request or a repeat, once there is a store to decide it."""
-
-        async def decided() -> tuple[int, str | None] | None:
-            answer = status_of(await send(self.running.port, key))
-            return None if answer[1] == "store-unavailable" else answer
-
-        return await eventually(decided, WAIT_SECONDS, f"{key} is decided")
+        return await decided(self.running.port, key)
 
     async def store_new(self, *keys: str) -> None:
         for key in keys:
@@ -196,29 +191,19 @@ async def test_a_copy_that_was_put_back(place: Place, tmp_path: Path, upstream: 
         assert len(upstream.requests) == executed
 
 
-@pytest.mark.parametrize(
-    "wait_seconds", [None, *(pytest.param(seconds, marks=pytest.mark.full) for seconds in (1.0, 17.0, 45.0))]
-)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 async def test_a_copy_where_nothing_but_the_note_in_redis_is_left(
-    place: Place,
-    own_redis: RedisServer,
-    tmp_path: Path,
-    upstream: RecordingUpstream,
-    how: str,
-    wait_seconds: float | None,
+    place: Place, own_redis: RedisServer, tmp_path: Path, upstream: RecordingUpstream, how: str
 ) -> None:
     """However little the copy lacks, a host without notes of its own hears of it: where the gateway was stopped, of all
-    that it lacks, and where it was killed, of all that was noted by then, which is what is older than a second."""
+    that it lacks, and where it was killed, of all that was noted by then."""
     is_killed = how == "killed"
     async with homes_of(place, tmp_path, upstream, NOTED_AGES, is_killed=is_killed, fast=own_redis.url) as homes:
         await asyncio.to_thread(place.copy, is_frozen=True)
         for age, home in homes.items():
             await home.store_new(*lost_of(age))
         executed = len(upstream.requests)
-        if wait_seconds is not None:
-            await asyncio.sleep(wait_seconds)
-        elif is_killed:
+        if is_killed:
             for home in homes.values():
                 await eventually(home.is_noted, WAIT_SECONDS, "all is noted in Redis")
         await asyncio.gather(*(home.end() for home in homes.values()))
@@ -261,92 +246,41 @@ async def test_nothing_was_lost_but_the_own_notes(
         assert len(upstream.requests) == len(keys)
 
 
-class Shop:
-    """Gateways of one SQLite whose state directories are lost, and what becomes of their Redis."""
-
-    def __init__(self, directory: Path, redis: RedisServer, upstream: RecordingUpstream) -> None:
-        self.place = Place(directory / "store")
-        self.redis, self._directory, self._upstream = redis, directory, upstream
-
-    def put_back(self) -> None:
-        self.place.put_back()
-        evict_copies(self.redis)
-
-    def gateway(self, name: str, **store: str) -> AbstractAsyncContextManager[House]:
-        section = sqlite_store(self._directory) | {"fast": self.redis.url}
-        return neighbour(section, self._directory / name, self._upstream, store=FROM_THE_STORE | store)
-
-
-@pytest.fixture
-def shop(tmp_path: Path, own_redis: RedisServer, upstream: RecordingUpstream) -> Shop:
-    return Shop(tmp_path, own_redis, upstream)
-
-
-async def answered(home: House, key: str) -> tuple[int, str | None]:
-    return status_of(await home.send(key))
-
-
-async def test_what_several_gateways_noted(shop: Shop) -> None:
-    """Each adds to the note, and none takes back what another has noted: the last change of the one that stopped first
-    counts, whatever the others note later."""
-    async with shop.gateway("second") as second:
-        assert await answered(second, "before") == STORED
-        async with shop.gateway("first") as first:
-            assert await answered(first, "kept") == STORED
-            shop.place.copy()
-            assert await answered(first, "lost") == STORED
-        assert await answered(second, "before") == REPLAYED
-    shop.put_back()
-    async with shop.gateway("third") as third:
-        assert await answered(third, "lost") == LOST
-        assert await answered(third, "kept") == REPLAYED
-
-
 @pytest.mark.parametrize("redis", ["emptied-under-it", "empty", "older"])
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "whole"])
-async def test_a_redis_that_knows_less(shop: Shop, redis: str, *, is_lost: bool) -> None:
+async def test_a_redis_that_knows_less(
+    tmp_path: Path, own_redis: RedisServer, upstream: RecordingUpstream, redis: str, *, is_lost: bool
+) -> None:
     """One that is emptied under a gateway has the note again with its next change, or with its stop. Without the note,
     or with an older one, as a replica that was behind has it, the host's own notes decide: a loss is noticed, and
     nothing else raises an alarm."""
-    async with shop.gateway("first") as first:
-        assert await answered(first, "before") == STORED
-    with shop.redis.client() as client:
+    place = Place(tmp_path / "store")
+
+    def gateway(name: str) -> AbstractAsyncContextManager[House]:
+        section = sqlite_store(tmp_path) | {"fast": own_redis.url}
+        return neighbour(section, tmp_path / name, upstream, store=FROM_THE_STORE)
+
+    async with gateway("first") as first:
+        assert status_of(await first.send("before")) == STORED
+    with own_redis.client() as client:
         kept = {key: client.dump(key) for key in client.keys("*")}
-    shop.place.copy()
-    async with shop.gateway("first") as first:
+    place.copy()
+    async with gateway("first") as first:
         if redis == "emptied-under-it":
-            shop.redis.flush()
-        assert await answered(first, "lost") == STORED
+            own_redis.flush()
+        assert status_of(await first.send("lost")) == STORED
     if redis != "emptied-under-it":
-        shop.redis.flush()
-    with shop.redis.client() as client:
+        own_redis.flush()
+    with own_redis.client() as client:
         for key, value in kept.items() if redis == "older" else ():
             client.restore(key, 0, value)
     if is_lost:
-        shop.put_back()
-    async with shop.gateway("another" if redis == "emptied-under-it" else "first") as last:
-        assert await answered(last, "lost") == (LOST if is_lost else REPLAYED)
-        assert await answered(last, "before") == REPLAYED
-        assert await answered(last, "new") == (LOST if is_lost else STORED)
-
-
-async def test_a_loss_is_found_once(shop: Shop) -> None:
-    """What was noted of the lost changes says nothing once the loss is over: the next host raises no alarm."""
-    async with shop.gateway("first") as first:
-        assert await answered(first, "before") == STORED
-        shop.place.copy()
-        assert await answered(first, "lost") == STORED
-    shop.put_back()
-    async with shop.gateway("second", amnesia_window="1s") as second:
-        assert await answered(second, "lost") == LOST
-
-        async def is_over() -> bool:
-            return await answered(second, "new") == STORED
-
-        await eventually(is_over, WAIT_SECONDS, "the loss is over")
-    async with shop.gateway("third") as third:
-        assert await answered(third, "newer") == STORED
-        assert await answered(third, "before") == REPLAYED
+        place.put_back()
+        evict_copies(own_redis)
+    async with gateway("another" if redis == "emptied-under-it" else "first") as last:
+        assert status_of(await last.send("lost")) == (LOST if is_lost else REPLAYED)
+        assert status_of(await last.send("before")) == REPLAYED
+        assert status_of(await last.send("new")) == (LOST if is_lost else STORED)
 
 
 async def test_nothing_was_lost(place: Place, tmp_path: Path, upstream: RecordingUpstream) -> None:
@@ -396,5 +330,5 @@ async def test_a_store_of_another_kind(tmp_path: Path, postgres_url: str, upstre
     that is accepted."""
     for store, answer in ((sqlite_store(tmp_path), STORED), ({"durable": postgres_url}, LOST)):
         async with neighbour(store, tmp_path, upstream) as home:
-            assert await answered(home, "k1") == answer
+            assert status_of(await home.send("k1")) == answer
     assert len(upstream.requests) == 1

@@ -1,4 +1,4 @@
-"""Wall clocks that jump by an hour and back, under real processes that work: a gateway's, Postgres's, Redis's."""
+"""The wall clock of Postgres jumps by an hour and back, under real gateways that work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -43,10 +42,7 @@ _ROUTES: Final = [
 
 @dataclass
 class Town:
-    """Two gateways on the same servers, the first of which is under the clock if the test says so.
-
-    `traffic` is what callers were answered that kept coming.
-    """
+    """Two gateways on the same servers. `traffic` is what callers were answered that kept coming."""
 
     one: GatewayProcess
     two: GatewayProcess
@@ -54,23 +50,15 @@ class Town:
     redis: RedisServer
     upstream: RecordingUpstream
     clock: WallClock
-    whose: str
     traffic: dict[str, Response] = field(default_factory=dict)
 
     async def jump(self, seconds: int) -> None:
-        """Move the clock in the middle of traffic, and see that whoever is under it, and nobody else, believes it."""
+        """Move the clock in the middle of traffic, and see that Postgres, and nobody else, believes it."""
         async with calling(self._client, range(_CLIENTS)):
             await self._wait_for_more(2 * _CLIENTS)
             self.clock.move(seconds)
-            shown = {
-                "gateway": await _shown_by(self.one),
-                "other gateway": await _shown_by(self.two),
-                "postgres": float(await self.postgres.fetch("SELECT extract(epoch FROM clock_timestamp())")),
-                "redis": float(self.redis.time_seconds()),
-            }
-            for name, shown_seconds in shown.items():
-                off = round((shown_seconds - time.time()) / 60) * 60
-                assert off == (seconds if name == self.whose else 0), name
+            shown = float(await self.postgres.fetch("SELECT extract(epoch FROM clock_timestamp())"))
+            assert round((shown - time.time()) / 60) * 60 == seconds
             await self._wait_for_more(4 * _CLIENTS)
 
     async def replays(self, first: Response, key: str, **how: Any) -> None:
@@ -105,40 +93,28 @@ class Town:
         await eventually(lambda: len(self.traffic) >= wanted, 30.0, "callers are answered")
 
 
-async def _shown_by(gateway: GatewayProcess) -> float:
-    date = (await gateway.status("/livez")).header("Date")
-    assert date is not None
-    return parsedate_to_datetime(date).timestamp()
-
-
 @pytest.fixture
 async def it(
     tmp_path: Path,
-    whose: str,
     clock: WallClock,
     postgres_installation: PostgresInstallation,
     server_workspace: Path,
+    own_redis: RedisServer,
     upstream: RecordingUpstream,
 ) -> AsyncIterator[Town]:
-    """On a Postgres and a Redis of this test's own, of which one is under the clock if the test says so."""
-    through = {name: clock.through if whose == name else () for name in ("postgres", "redis")}
-    postgres = PostgresServer(postgres_installation, server_workspace / "pg-clock", through=through["postgres"])
-    redis = RedisServer(server_workspace / "redis-clock", through=through["redis"])
+    """On a Postgres of this test's own, under the clock."""
     # What a process remembers by itself would hide what the stores say.
     settings = {"lease": "6s", "journal_grace": "0s", "cache_max_age": "0s"}
     changes: Any = {"store": settings, "routes": _ROUTES}
-    environments = [clock.environment] if whose == "gateway" else []
-    with postgres.running(), redis.running():
-        where = {"durable": postgres.url, "fast": redis.url}, tmp_path, upstream.url, "ab"
-        async with gateways_on(*where, environments=environments, **changes) as pair:
-            yield Town(*pair, postgres, redis, upstream, clock, whose)
+    server = PostgresServer(postgres_installation, server_workspace / "pg-clock", through=clock.through)
+    with server.running() as postgres:
+        where = {"durable": postgres.url, "fast": own_redis.url}, tmp_path, upstream.url, "ab"
+        async with gateways_on(*where, **changes) as pair:
+            yield Town(*pair, postgres, own_redis, upstream, clock)
 
 
 @pytest.mark.parametrize("seconds", [HOUR_SECONDS, -HOUR_SECONDS], ids=["forward", "back"])
-@pytest.mark.parametrize(
-    "whose", ["postgres", *(pytest.param(each, marks=pytest.mark.full) for each in ("gateway", "redis"))]
-)
-async def test_a_clock_that_jumps_and_returns(it: Town, whose: str, seconds: int) -> None:
+async def test_a_clock_that_jumps_and_returns(it: Town, seconds: int) -> None:
     """Nothing runs twice but by leave, what was answered is replayed, and what runs ends as its late answer says."""
     hold = asyncio.Event()
 
@@ -163,13 +139,13 @@ async def test_a_clock_that_jumps_and_returns(it: Town, whose: str, seconds: int
         await it.jump(shown_seconds)
         leases = await it.leases()
         # By a clock that has gone an hour on since it was set, a lease is over.
-        is_lapsed = whose == "postgres" and shown_seconds == max(0, seconds)
-        assert await it.words("runs") <= ({"in-flight", "in-doubt"} if whose == "postgres" else {"in-flight"})
+        is_lapsed = shown_seconds == max(0, seconds)
+        assert await it.words("runs") <= {"in-flight", "in-doubt"}
         assert await it.words("lost", target="/transfers") == {"in-doubt"}
         await it.replays(kept, "kept")
         it.redis.flush()
         await it.replays(kept, "kept")
-        if whose == "postgres" and shown_seconds > 0:
+        if shown_seconds > 0:
             note = await send(it.two.port, "note", target="/notes")
             assert status_of(note) == (201, "stored"), "by the clock of who remembers it was to be forgotten"
         await it.replays(note, "note", target="/notes")
@@ -180,7 +156,7 @@ async def test_a_clock_that_jumps_and_returns(it: Town, whose: str, seconds: int
         it.two.kill()
         await it.two.start()
         await it.replays(kept, "kept")
-        if whose != "postgres" or shown_seconds < 0:
+        if shown_seconds < 0:
             await eventually(partial(it.has_renewed, leases), what="what runs keeps its leases")
             assert await it.words("runs") == {"in-flight"}
 
@@ -199,7 +175,7 @@ async def test_a_clock_that_jumps_and_returns(it: Town, whose: str, seconds: int
     assert await it.words("lost", target="/transfers") == {"in-doubt"}
     counts = executions(it)
     assert counts.pop("order") == (1 if again is None else 2)
-    assert counts.pop("note") == (2 if whose == "postgres" and seconds > 0 else 1)
+    assert counts.pop("note") == (2 if seconds > 0 else 1)
     assert counts == Counter(["kept", "lost", "runs", *it.traffic])
 
 

@@ -6,14 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gateway import EXIT_WORK_LEFT
 from gateway.app.stores import journal_directory, name_of
@@ -21,7 +19,7 @@ from gateway.config import parse
 from gateway.core.operation import Complete
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import Hand
-from tests.integration.hand import OPERATOR, WHY, operated
+from tests.integration.hand import OPERATOR, operated
 from tests.observe.scrape import Scrape
 from tests.support import http, processes
 from tests.support.eventually import eventually
@@ -41,6 +39,7 @@ SCRAPE_SECONDS = 10.0
 LEFT = "stopped with outcomes left in the journal that no worker could record"
 TOLD = {"workers": 2, "log": {"level": "debug"}}
 KEY = "Idempotency-Key"
+SERVING = {"1": "serving", "2": "serving"}
 
 
 store = stores("sqlite", full=["postgres"])
@@ -116,13 +115,6 @@ async def holder_of(gateway: GatewayProcess, upstream: RecordingUpstream, key: s
     return claimed["worker"], request
 
 
-async def all_serve(gateway: GatewayProcess) -> None:
-    async def serve() -> bool:
-        return (await metrics(gateway)).value("idempotency_workers", state="serving") == 2
-
-    await eventually(serve, 30.0, "both workers serve")
-
-
 async def wait_shown(gateway: GatewayProcess, states: dict[str, str]) -> None:
     """It is ready, with its workers in these states. One that is slow to report is silent for the moment."""
 
@@ -164,7 +156,7 @@ async def test_one_that_is_killed_is_replaced(store: Store, tmp_path: Path, upst
         again = await send_many(gateway, "replayed")
         assert [each.header("X-Nonce") for each in again] == [each.header("X-Nonce") for each in answers]
         await assert_both_wrote(gateway, MANY, verdict="replayed")
-        await wait_shown(gateway, {"1": "serving", "2": "serving"})
+        await wait_shown(gateway, SERVING)
         assert (await gateway.status("/readyz?require=store")).status == 200
         upstream.on("/charges", Answer(201, hold=asyncio.Event()))
         holder, request = await holder_of(gateway, upstream, "k1")
@@ -175,7 +167,7 @@ async def test_one_that_is_killed_is_replaced(store: Store, tmp_path: Path, upst
         for each in range(8):
             answer = await wait_answered(gateway.port, f"new-{each}", verdicts=frozenset({"stored"}))
             assert answer.status == 201
-        await all_serve(gateway)
+        await wait_shown(gateway, SERVING)
         after = await metrics(gateway)
         # The dead worker may have had the turns of upkeep, which another one takes when their lease is over.
         gauges = ("process_", "idempotency_in_flight", "idempotency_workers", "idempotency_oldest")
@@ -227,7 +219,7 @@ async def test_stopped_in_order(tmp_path: Path, upstream: RecordingUpstream) -> 
             return len(now) == len(before) and not set(now.values()) & set(before.values())
 
         await eventually(have_followed, 30.0)
-        await all_serve(gateway)
+        await wait_shown(gateway, SERVING)
         errors = lines(gateway, level="error")
         hold = asyncio.Event()
         upstream.on("/charges", Answer(201, hold=hold))
@@ -258,7 +250,7 @@ async def test_a_worker_is_frozen(tmp_path: Path, upstream: RecordingUpstream) -
         assert (await metrics(gateway, silent=1)).value("idempotency_claims_total", route="charge") == MANY
         await wait_shown(gateway, {"1": "silent", "2": "serving"})
         processes.resume(pid)
-        await all_serve(gateway)
+        await wait_shown(gateway, SERVING)
         children = workers(gateway)
         processes.pause(children[2])
         os.kill(gateway.pid, signal.SIGKILL)
@@ -297,7 +289,7 @@ async def test_the_journal_of_a_dead_worker(
         assert (await metrics(gateway)).value("idempotency_journal_waiting") == 1
         os.kill(workers(gateway)[holder], signal.SIGKILL)
         await eventually(lambda: len(lines(gateway, level="error")) == 1)
-        await all_serve(gateway)
+        await wait_shown(gateway, SERVING)
         own_postgres.start()
         told = frozenset({"replayed"})
         again = await wait_answered(gateway.port, "k1", verdicts=told, headers=NOW, deadline_seconds=60)
@@ -305,35 +297,16 @@ async def test_the_journal_of_a_dead_worker(
         assert len(upstream.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "no certificate",
-        pytest.param("the admin port is taken", marks=pytest.mark.full),
-        pytest.param("another gateway listens", marks=pytest.mark.full),
-    ],
-)
-async def test_what_no_worker_can_start_with(tmp_path: Path, upstream: RecordingUpstream, what: str) -> None:
-    """What is wrong for all is told once, by the one that goes ahead; so is another gateway of several workers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = f"127.0.0.1:{listener.getsockname()[1]}"
-        config = config_of(sqlite_store(tmp_path), tmp_path, upstream.url, workers=2, **operated(free_port()))
-        async with AsyncExitStack() as stack:
-            gateway = GatewayProcess(config, tmp_path)
-            changed = yaml.safe_load(gateway.config_file.read_text())
-            match what:
-                case "no certificate":
-                    tls = {"cert": "/nowhere/cert.pem", "key": "/nowhere/key.pem"}
-                    changed["listen"], said = {"address": changed["listen"], "tls": tls}, tls["cert"]
-                case "the admin port is taken":
-                    changed["admin"]["listen"], said = taken, "(admin.listen)"
-                case _:
-                    other = await stack.enter_async_context(pair(tmp_path / "other", upstream))
-                    changed["listen"], said = f"127.0.0.1:{other.port}", "another program listens there already"
-            gateway.config_file.write_text(yaml.safe_dump(changed))
-            gateway.launch()
-            assert await gateway.wait_exit() == 1
-    assert gateway.output().count(said) == 1
+async def test_what_no_worker_can_start_with(tmp_path: Path, upstream: RecordingUpstream) -> None:
+    """What is wrong for all is told once, by the one that goes ahead; here that another gateway of several listens."""
+    async with pair(tmp_path / "other", upstream) as other:
+        config = config_of(sqlite_store(tmp_path), tmp_path, upstream.url, workers=2)
+        gateway = GatewayProcess(config, tmp_path)
+        text = gateway.config_file.read_text()
+        gateway.config_file.write_text(text.replace(f":{gateway.port}\n", f":{other.port}\n"))
+        gateway.launch()
+        assert await gateway.wait_exit() == 1
+    assert gateway.output().count("another program listens there already") == 1
 
 
 async def test_none_is_left_and_none_can_start(tmp_path: Path, upstream: RecordingUpstream) -> None:
@@ -345,27 +318,3 @@ async def test_none_is_left_and_none_can_start(tmp_path: Path, upstream: Recordi
             os.kill(pid, signal.SIGKILL)
         assert await gateway.wait_exit() == 1
         assert "the durable store must not be used" in gateway.output().splitlines()[-1]
-
-
-async def test_a_purge_reaches_every_worker(
-    postgres_url: str, redis_url: str, tmp_path: Path, upstream: RecordingUpstream
-) -> None:
-    """With Redis the answer is gone from the memory of all of them at once, whichever was told."""
-    port = free_port()
-    store = {"durable": postgres_url, "fast": redis_url, "cache_max_age": "1h"}
-    async with process(store, tmp_path, upstream, **operated(port), **TOLD) as gateway:
-        await send(gateway.port, "k1")
-        assert {status_of(await send(gateway.port, "k1")) for _ in range(MANY)} == {(201, "replayed")}
-        hits = (await metrics(gateway)).value("idempotency_copy_lookups_total", source="cache", result="hit")
-        assert hits >= MANY - 2
-        listed = await http.request(port, "GET", "/operations?state=completed", OPERATOR[:1])
-        (about,) = listed.json()["operations"]
-        purge = f"/operations/{about['operation_id']}/purge"
-        assert (await http.request(port, "POST", purge, OPERATOR, WHY)).status == 200
-
-        async def is_gone() -> bool:
-            answers = [await send(gateway.port, "k1") for _ in range(MANY)]
-            return {status_of(answer) for answer in answers} == {(410, "key-expired")}
-
-        await eventually(is_gone)
-        assert len(upstream.requests) == 1

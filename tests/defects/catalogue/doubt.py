@@ -175,7 +175,7 @@ claim-of-an-uncompared-memory: a claim from while another memory was found is be
 shared-note-ignored: what other gateways saw of the store, as Redis has it, is not looked at: a fresh host believes any
     store
   store/memory/guard.py tests/store/test_guard.py::test_a_host_without_a_note_knows_what_the_others_saw
-  tests/integration/test_lost_memory.py::test_a_copy_where_nothing_but_the_note_in_redis_is_left[sqlite-stopped-None]
+  tests/integration/test_lost_memory.py::test_a_copy_where_nothing_but_the_note_in_redis_is_left[sqlite-stopped]
 -return self._uncompared, True
 +return None, True
 shared-note-goes-back: a gateway that saw less takes away what another noted of the store
@@ -198,7 +198,7 @@ shared-links-dropped-unread: who has not compared the note in Redis drops what i
 shared-acknowledgements-ignored: what the store acknowledged to gateways, as Redis has it, is not compared: a slightly
     older copy is believed
   store/memory/epoch.py
-  tests/integration/test_lost_memory.py::test_a_copy_where_nothing_but_the_note_in_redis_is_left[postgres-stopped-None]
+  tests/integration/test_lost_memory.py::test_a_copy_where_nothing_but_the_note_in_redis_is_left[postgres-stopped]
 -() if shared is None else shared.acknowledged
 +()
 acknowledgements-shared-late: what the store acknowledges is shared with the other notes alone, every 15 seconds

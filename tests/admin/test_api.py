@@ -103,25 +103,14 @@ async def test_off_without_a_token(sqlite: Store, tmp_path: Path) -> None:
         assert running.gateway.admin_address == ("", 0)
 
 
-async def test_pages(admin: Admin, port: Port) -> None:
-    """A full page names the last of it, which the next page begins behind."""
-    ids = sorted([str((await port.desk.in_state(State.IN_DOUBT)).identity.operation_id) for _ in range(5)])
-    found: list[str] = []
-    after: str | None = ""
-    while after is not None:
-        page = (await admin("GET", f"/operations?limit=2{after and f'&after={after}'}")).json()
-        found += [each["operation_id"] for each in page["operations"]]
-        after = page["next"]
-    assert found == ids
-
-
 @pytest.mark.parametrize(
     "authorization",
-    [None, "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer é"],
-    ids=["none", "empty", "wrong", "longer", "shorter", "Basic", "bare", "é"],
+    [None, "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer é"],
+    ids=["none", "empty", "longer", "shorter", "Basic", "é"],
 )
 async def test_wrong_token(admin: Admin, authorization: str | None) -> None:
-    """Without the token nobody learns whether a path exists, and the challenge says how to ask."""
+    """Without the token nobody learns whether a path exists, and the challenge says how to ask. Two credentials are
+    none."""
     stranger = Admin(admin.port, None)
     headers = () if authorization is None else (("Authorization", authorization),)
     for target in ("/operations", "/nowhere"):
@@ -130,12 +119,8 @@ async def test_wrong_token(admin: Admin, authorization: str | None) -> None:
         challenge = 'Bearer realm="admin"' + ("" if authorization is None else ', error="invalid_token"')
         assert response.header("WWW-Authenticate") == challenge
         assert response.header("Server") is None
-
-
-async def test_token_given_twice(admin: Admin) -> None:
-    """Two credentials are none."""
-    response = await admin("GET", "/operations", headers=(("Authorization", f"Bearer {TOKEN}"),))
-    assert response.status in (400, 401)
+    twice = await admin("GET", "/operations", headers=headers or (("Authorization", f"Bearer {TOKEN}"),))
+    assert twice.status in (400, 401)
 
 
 async def test_wrong_too_often(admin: Admin, port: Port, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,27 +147,20 @@ async def test_no_token_is_not_a_wrong_one(admin: Admin, caplog: pytest.LogCaptu
         assert (await page("GET", "/operations", headers=(("Origin", "https://evil.test"),))).status == 401
     assert (await admin("GET", "/operations")).status == 200
     assert caplog.records == []
-    stranger = Admin(admin.port, "guess-guess-guess-guess")
-    for status in (*[401] * 10, 429):
-        assert (await stranger("GET", "/operations")).status == status
-    assert (await page("GET", "/operations")).status == 401
 
 
 GET_FAULTS = [
     ("/", 404, "no-such-path"),
-    ("/operations/", 404, "no-such-path"),
     ("/operations/abc", 400, "malformed"),
     (f"/operations/{NO_SUCH}", 404, "unknown"),
     (f"/operations/{NO_SUCH}/resolve", 405, "method"),
     (f"/operations/{NO_SUCH}/look", 404, "no-such-path"),
     ("/operations?state=lost", 400, "malformed"),
-    ("/operations?limit=0", 400, "malformed"),
     ("/operations?limit=501", 400, "malformed"),
     ("/operations?limit=1&limit=2", 400, "malformed"),
     ("/operations?after=x", 400, "malformed"),
     ("/operations?older_than=5", 400, "malformed"),
     ("/operations?key=x", 400, "malformed"),
-    ("/operations?x", 400, "malformed"),
 ]
 
 
@@ -203,25 +181,15 @@ RESOLVE_FAULTS = [
     (b"[]", "the body is not a JSON object"),
     (b'{"why": "a", "why": "b"}', "names a member twice"),
     ({"why": "x"}, "say either completed, with the response, or never_happened: true"),
-    ({"why": "x", "never_happened": False}, "say either completed"),
     ({**NEVER, "completed": COMPLETED}, "say either completed"),
-    ({**NEVER, "never_happened": "true"}, "never_happened: Input should be a valid boolean"),
     ({"never_happened": True}, "say why; it is recorded"),
     ({**NEVER, "by": " "}, "say who acts, or leave it out"),
     ({**NEVER, "by": "a" * 129}, "who must be one line of at most 128 printable characters"),
-    ({**NEVER, "why": 1}, "why: Input should be a valid string"),
-    ({**NEVER, "why": " "}, "say why; it is recorded"),
-    ({**NEVER, "why": "x\ny"}, "why must be one line of at most 1000 printable characters"),
     ({**NEVER, "why": "x" * 1001}, "why must be one line of at most 1000 printable characters"),
     ({**NEVER, "why": "\x1b[31m"}, "why must be one line of at most 1000 printable characters"),
     ({**NEVER, "forced": True}, "an unknown name; known here: why, by, completed, never"),
-    ({**NEVER, "token": "1"}, "token: Input should be a valid integer"),
     ({"completed": COMPLETED, "drop": True, "why": "x"}, "drop is for never_happened: true"),
-    ({"completed": 201, "why": "x"}, "completed: Input should be an object"),
-    ({"completed": {"status": "201"}, "why": "x"}, "completed.status: Input should be a valid integer"),
     ({"completed": {"status": 201, "headers": {"A": "b"}}, "why": "x"}, "completed.headers: Input should be a valid"),
-    ({"completed": {"status": 201, "headers": [["A"]]}, "why": "x"}, "completed.headers.0: List should have"),
-    ({"completed": {"status": 201, "body": "x"}, "why": "x"}, "completed: an unknown name"),
     ({"completed": {"status": 201, "body_base64": "?"}, "why": "x"}, "completed.body_base64: it is not base64"),
     ({"completed": {"status": 101}, "why": "x"}, "101 is not the status of a final response"),
     ({"completed": {"status": 200, "headers": [["A\r\nB", "c"]]}, "why": "x"}, "line 1 is not a header"),
@@ -344,14 +312,11 @@ async def test_withdraw_many(admin: Admin, port: Port, caplog: pytest.LogCapture
     ("asked", "text"),
     [
         ({"limit": 1, "rate": 1}, "say which: by route, reason or older_than"),
-        ({"route": "charge", "rate": 1}, "limit: Field required"),
         ({"route": "charge", "limit": 1}, "rate: Field required"),
         ({"route": "charge", "limit": 100_000, "rate": 1}, "limit: Input should be less than or equal to 10000"),
-        ({"route": "charge", "limit": 1, "rate": 0}, "rate: Input should be greater than or equal to 1"),
-        ({"older_than": "soon", "limit": 1, "rate": 1}, "it is a duration such as 30s, 5m, 12h or 7d"),
         ({"reason": "unautorized", "limit": 1, "rate": 1}, f"reason: it is one of {', '.join(REASONS)}"),
     ],
-    ids=["filter", "limit", "rate", "limit_max", "rate_min", "age", "reason"],
+    ids=["filter", "rate", "limit", "reason"],
 )
 async def test_requeue_without_bounds(admin: Admin, asked: dict[str, Any], text: str) -> None:
     """All dead letters at once, or as fast as possible, is nothing that can be asked for."""
@@ -378,13 +343,14 @@ async def test_pause_and_resume(admin: Admin, caplog: pytest.LogCaptureFixture) 
     assert f"the admin API did a resume, by ada for alice: their outage: {resumed}" in caplog.messages
 
 
-async def test_never_happened_with_a_kept_request(admin: Admin, port: Port) -> None:
-    """It is delivered again, or with `drop` dropped."""
-    wish = {"never_happened": True, "force": True, "why": "asked them"}
-    for more, state in (({}, "accepted"), ({"drop": True}, "released")):
-        operation_id = (await port.desk.kept(State.IN_DOUBT)).identity.operation_id
-        early = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, "force": False})
-        assert (early.status, early.json()["code"], early.json()["operation"]["state"]) == (409, "early", "in_doubt")
-        assert early.json()["detail"].endswith('To overrule this, add "force": true.')
-        done = await admin("POST", f"/operations/{operation_id}/resolve", {**wish, **more})
-        assert (done.status, done.json()["operation"]["state"]) == (200, state)
+async def test_a_kept_request_is_dropped(admin: Admin, port: Port) -> None:
+    """Of a doubt that came to nothing, where that is asked for; what is said too early is overruled with `force`."""
+    path = f"/operations/{(await port.desk.kept(State.IN_DOUBT)).identity.operation_id}/resolve"
+    asked = {"never_happened": True, "drop": True, "why": "asked them"}
+    early = await admin("POST", path, asked)
+    assert (early.status, early.json()["code"], early.json()["operation"]["state"]) == (409, "early", "in_doubt")
+    assert early.json()["detail"].endswith('To overrule this, add "force": true.')
+    moved = await admin("POST", path, {**asked, "force": True, "token": 7})
+    assert (moved.status, moved.json()["code"]) == (409, "moved")
+    done = await admin("POST", path, {**asked, "force": True})
+    assert (done.status, done.json()["operation"]["state"]) == (200, "released")

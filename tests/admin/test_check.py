@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -11,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+import trustme
 
 from gateway.app.worker import Generations
 from gateway.config import load
@@ -24,29 +20,11 @@ from tests.support.house import ROUTE, config_text
 from tests.support.postgres import PostgresServer
 from tests.support.tls import Authority
 
-DAY = dt.timedelta(days=1)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("check-tls"))
-
 
 def written(tmp_path: Path, **changes: Any) -> Shell:
     """A shell with a valid configuration with these changes."""
     store = {"durable": f"sqlite://{tmp_path}/operations.db"}
     return Shell(tmp_path, config_text("https://127.0.0.1:9", store, tmp_path, **changes))
-
-
-def self_signed(directory: Path, begins: dt.datetime, ends: dt.datetime) -> dict[str, str]:
-    """A certificate with these dates, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begins, ends)
-    files = {"cert": directory / "cert.pem", "key": directory / "key.pem"}
-    files["cert"].write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    files["key"].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return {name: str(path) for name, path in files.items()}
 
 
 @pytest.mark.parametrize("path", ["/:id", "/charges"], ids=["colon", "unreachable"])
@@ -96,20 +74,17 @@ async def test_without_secrets_what_is_there_is_checked(tmp_path: Path, monkeypa
     assert {line.split(": ")[1] for line in said.err.splitlines()} == {"log.level", "admin.token"}
 
 
-def tls_files(directory: Path, authority: Authority, fault: str) -> dict[str, str]:
-    """A certificate and its key, with this fault."""
-    now = dt.datetime.now(dt.UTC)
-    match fault:
-        case "expired":
-            return self_signed(directory, now - 9 * DAY, now - DAY)
-        case "not-yet":
-            return self_signed(directory, now + DAY, now + 9 * DAY)
-        case "other-key":
-            files = self_signed(directory, now - DAY, now + DAY)
-            shutil.copy(authority.issue("other").key, files["key"])
-            return files
-        case _:
-            return {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}
+def tls_files(directory: Path, fault: str) -> dict[str, str]:
+    """A certificate and its key in one file, with this fault."""
+    days = {"expired": (-9, -1), "not-yet": (1, 9)}.get(fault, (-1, 1))
+    begins, ends = (dt.datetime.now(dt.UTC) + dt.timedelta(each) for each in days)
+    files = directory / "cert.pem", directory / "other.pem"
+    for file in files:
+        issued = trustme.CA().issue_cert("localhost", not_before=begins, not_after=ends)
+        issued.private_key_and_cert_chain_pem.write_to_path(str(file))
+    if fault == "missing":
+        return {"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"}
+    return {"cert": str(files[0]), "key": str(files[fault == "other-key"])}
 
 
 # What is wrong with a pair of files, or with another file that a start opens: where, and what is said of it.
@@ -131,9 +106,9 @@ OTHER_FAULTS = {
 
 
 @pytest.mark.parametrize(("side", "fault"), [(side, each) for side in ("listen", "upstream") for each in TLS_FAULTS])
-async def test_tls_files_are_opened(tmp_path: Path, authority: Authority, fault: str, side: str) -> None:
+async def test_tls_files_are_opened(tmp_path: Path, fault: str, side: str) -> None:
     """What would fail a start or every handshake is said, with the file; --without-files opens none."""
-    section = {"tls": tls_files(tmp_path, authority, fault)} | ({"address": "127.0.0.1:0"} if side == "listen" else {})
+    section = {"tls": tls_files(tmp_path, fault)} | ({"address": "127.0.0.1:0"} if side == "listen" else {})
     shell = written(tmp_path, **{side: section})
     said = await shell("check")
     assert said.code == 2
@@ -156,8 +131,9 @@ async def test_other_files_are_opened(tmp_path: Path, fault: str) -> None:
     assert (await shell("check", "--without-files")).code == 0
 
 
-async def test_good_tls_files_pass(tmp_path: Path, authority: Authority) -> None:
+async def test_good_tls_files_pass(tmp_path: Path) -> None:
     """A chain of an authority, its key, and the authority itself."""
+    authority = Authority(tmp_path)
     issued = authority.issue("localhost")
     files = {"cert": str(issued.cert), "key": str(issued.key)}
     upstream = {"tls": {**files, "ca": str(authority.ca_file)}}
@@ -195,15 +171,6 @@ async def test_what_differs_from_what_is_in_force(tmp_path: Path) -> None:
         "routes[charge].upstream.url: http://127.0.0.1:9 -> http://127.0.0.1:10",
         "workers: 1 -> 4",
     ]
-
-
-async def test_migrate_says_what_it_did(postgres_url: str, tmp_path: Path) -> None:
-    """In words, and that there was nothing to do the second time."""
-    shell = lone_shell(tmp_path, {"durable": postgres_url})
-    first, second = await shell("migrate"), await shell("migrate")
-    assert (first.code, second.code) == (0, 0)
-    assert first.out.startswith("Brought the schema up to version 1 (operations).")
-    assert second.out == "The schema is up to date; nothing was changed.\n"
 
 
 async def test_migrate_grants_what_check_misses(postgres_url: str, tmp_path: Path) -> None:
@@ -262,14 +229,10 @@ def packages_of(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()) & set(packages_distributions()) - {"gateway"}
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("inspect", "--help")], ids=" ".join)
-def test_the_command_line_is_told_by_itself(arguments: tuple[str, ...]) -> None:
-    """Whoever asks for the version or for help waits for nothing but the command line."""
-    assert packages_of(*arguments) <= {"_distutils_hack"}
-
-
-def test_a_check_loads_what_reads_the_file(tmp_path: Path) -> None:
-    """A check of a file without certificates loads neither a server nor a client of anything."""
+def test_a_command_loads_what_it_needs(tmp_path: Path) -> None:
+    """Whoever asks for help waits for nothing but the command line; a check of a file without certificates loads no
+    server and no client of anything."""
+    assert packages_of("inspect", "--help") <= {"_distutils_hack"}
     store = {"durable": "postgres://gateway@127.0.0.1/gateway", "fast": "redis://127.0.0.1"}
     loaded = packages_of("check", "--config", str(lone_shell(tmp_path, store).config))
     assert "pydantic" in loaded

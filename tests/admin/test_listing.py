@@ -19,7 +19,6 @@ from gateway.core.operation import State
 from tests.admin.hand import AUDIT, LEASE_SECONDS, SETTLE_SECONDS, Desk
 from tests.admin.shell import CREATED, doubt, lone_shell, shelled
 from tests.support.house import status_of
-from tests.support.upstream import Answer
 
 Store = dict[str, Any]
 ID, OTHER = (f"00000000-0000-8000-8000-00000000000{digit}" for digit in (1, 2))
@@ -41,16 +40,11 @@ def test_a_list() -> None:
 EXPECTED = "line 1: expected OPERATION_ID never-happened"
 WRONG_LISTS = {
     "empty": ("", "it names no operation"),
-    "no-id": ("abc never-happened", EXPECTED),
-    "no-verb": (ID, EXPECTED),
     "verb": (f"{ID} perhaps", EXPECTED),
-    "more": (f"{ID} never-happened really", EXPECTED),
     "no-file": (f"{ID} completed", EXPECTED),
-    "token-zero": (f"{ID}@0 never-happened", "line 1: expected a token behind @"),
     "no-token": (f"{ID}@ never-happened", "line 1: expected a token behind @"),
     "no-answer": (f"{ID} completed bad.http", "line 1: bad.http: no empty line ends the headers"),
     "twice": (f"{ID} never-happened\n{ID} never-happened", f"line 2: {ID} is listed 2 times"),
-    "each": (f"x\n{ID} never-happened\ny", "line 3: expected"),
     "too-many": ("\n".join(f"{uuid4()} never-happened" for _ in range(10_001)), "more than 10000 operations"),
 }
 
@@ -90,36 +84,28 @@ async def test_a_list_that_is_given_again_after_the_key_ran() -> None:
 
 
 async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:
-    """A dry run changes nothing; then each is resolved and audited, what cannot be is listed, and the rest is done."""
+    """A dry run changes nothing; then each is resolved and audited, what cannot be is named with its line, and given
+    again the command does the rest."""
     async with shelled(sqlite, tmp_path) as (running, shell):
         doubts = [await doubt(running, f"k{number}") for number in range(3)]
         response = shell.file("response.http", CREATED)
-        unknown = ID
-        lines = [f"{doubts[0]} completed {response}", f"{doubts[1]} completed {response}", f"{unknown} never-happened"]
+        lines = [f"{doubts[0]} completed {response}", f"{doubts[1]} completed {response}", f"{ID} never-happened"]
         listed = shell.file("list", "\n".join([*lines, f"{doubts[2]} never-happened"]).encode())
         command = ("resolve", "--from", listed, "--why", "ticket 7", "--by", "alice")
 
         dry = await shell(*command, "--dry-run")
-        assert dry.code == 1
-        assert dry.out.splitlines()[-1] == "2 would be resolved, 2 refused"
+        assert (dry.code, dry.out.splitlines()[-1]) == (1, "2 would be resolved, 2 refused")
         assert len((await shell("inspect", "--list", "--format", "jsonl")).rows()) == 3
-
         first = await shell(*command)
         assert first.code == 1
         assert first.out.splitlines() == [*(f"{each}  resolved" for each in doubts[:2]), "2 resolved, 2 refused"]
-        early, absent = sorted(first.err.splitlines(), key=lambda line: "line 3" in line)
-        assert f"line 4: {doubts[2]}: A request of the last attempt may still arrive until" in early
-        assert f"line 3: {unknown}: Nothing is remembered of operation" in absent
-
+        assert f"line 4: {doubts[2]}: A request of the last attempt may still arrive until" in first.err
+        assert f"line 3: {ID}: Nothing is remembered of operation" in first.err
         again = await shell(*command, "--force")
-        assert again.code == 1
-        assert again.out.splitlines()[-1] == "2 resolved already, 1 refused, 1 resolved"
+        assert (again.code, again.out.splitlines()[-1]) == (1, "2 resolved already, 1 refused, 1 resolved")
         replayed = await running.send("k1")
         assert (replayed.status, replayed.body) == (201, b'{"id":1}')
-        running.upstream.on("/charges", Answer(201, body=b"run"))
         assert status_of(await running.send("k2")) == (201, "stored")
-        last = await shell(*command, "--force")
-        assert last.out.splitlines()[-1] == "3 resolved already, 1 refused"
         for each in doubts:
             (about,) = (await shell("inspect", each, "--format", "jsonl")).rows()
             assert [audit["who"] for audit in about["audits"]] == ["alice"]
@@ -138,16 +124,13 @@ async def test_a_response_that_is_not_there(tmp_path: Path) -> None:
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = gzip.compress(b"whole")
-LINES = (b"HTTP/2 201 ", b"HTTP/2 201", b"HTTP/3 201", b"HTTP/1.0 201 OK then", b"HTTP/1.1 201")
+LINES = (b"HTTP/2 201 ", b"HTTP/3 201", b"HTTP/1.0 201 OK then")
 # What is in a file, and the status, the headers and the body that are read from it.
 READ: dict[str, tuple[bytes, int, dict[bytes, bytes], bytes]] = {
     **{line.decode().replace(" ", "_"): (line + b"\r\nA: b\r\n\r\nx", 201, {b"A": b"b"}, b"x") for line in LINES},
     "LF alone": (b"HTTP/1.1 200 OK\nA: b\n\nx\n", 200, {b"A": b"b"}, b"x\n"),
-    "no headers": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, {}, b""),
-    "blanks": (OK + b"A:1 \r\nB:\r\n\r\n\x00\xff\n", 200, {b"A": b"1", b"B": b""}, b"\x00\xff\n"),
     "interim": (INTERIM + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK + b"\r\nx", 200, {}, b"x"),
     # A body is kept in the coding that it names, and a coding that is not known here is not judged.
-    "gzip": (OK + b"Content-Encoding: gzip\r\n\r\n" + WHOLE, 200, {b"Content-Encoding": b"gzip"}, WHOLE),
     "unknown": (OK + b"Content-Encoding: aes128gcm\r\n\r\nx", 200, {b"Content-Encoding": b"aes128gcm"}, b"x"),
     # As curl leaves it: the fields of the wire, the body without its chunks.
     "chunked": (OK + b"Transfer-Encoding: chunked\r\n\r\nx", 200, {b"Transfer-Encoding": b"chunked"}, b"x"),
@@ -164,25 +147,16 @@ def test_a_response_as_curl_prints_it(form: str) -> None:
 
 MISTAKES = {
     "empty": (b"", "no empty line ends the headers within 256 KiB"),
-    "no end": (OK + b"A: b\r\n", "no empty line"),
     "mixed": (OK + b"A: b\n\r\n\r\nx", "line 2 is not a header"),
     "body alone": (b'{"id": 1}\r\n\r\n', "line 1 is not a status line such as HTTP/1.1 201 Created; save the response"),
     "folded": (OK + b" folded\r\n\r\n", "line 2 is not a header"),
-    "space in name": (OK + b"A b: c\r\n\r\n", "line 2 is not a header"),
     "NUL": (OK + b"A: b\r\nC: \x00\r\n\r\n", "line 3 is not a header"),
     "101": (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n", "101 is not the status of a final"),
-    "999": (b"HTTP/1.1 999 No\r\n\r\n", "999 is not the status of a final"),
     "many interim": (INTERIM * 33 + CREATED, "more than 32 interim responses"),
     "redirect": (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n" + CREATED, "there are several responses"),
-    "protect": (b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/2 201 \r\n\r\n", "there are several responses"),
     "204 with body": (b"HTTP/1.1 204 No\r\n\r\nx", "a response with status 204 has no body, but this one has 1 bytes"),
     "cut": (OK + b"Content-Length: 5\r\n\r\nfour", "Content-Length says 5, but the body has 4 bytes"),
-    "two lengths": (OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nfour", "Content-Length says 4, 5, but"),
-    "decoded": (OK + b"Content-Encoding: gzip\r\n\r\nplain", "Content-Encoding says gzip, but the body is not"),
-    "cut gzip": (
-        OK + b"Content-Encoding: gzip\r\n\r\n" + WHOLE[:-1],
-        "Content-Encoding says gzip, but the body is not",
-    ),
+    "cut gzip": (OK + b"Content-Encoding: gzip\r\n\r\n" + WHOLE[:-1], "Content-Encoding says gzip, but the body is"),
     "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n", "save it without curl's --raw"),
     "fields": (OK + b"A: b\r\n" * 1001 + b"\r\n", "more than 1000 headers"),
     "long": (OK + b"A: " + b"b" * 300_000 + b"\r\n\r\n", "no empty line"),
@@ -200,8 +174,8 @@ def test_refused(form: str) -> None:
 
 def test_from_values() -> None:
     """The same rules hold for a response that comes as values."""
-    head, body = response_of(201, [("Content-Type", "text/plain"), ("X", "é")], b"x")
-    assert (head.status, head.headers[1], body) == (201, (b"X", "é".encode("latin-1")), b"x")
+    head, body = response_of(201, [("X", "é")], b"x")
+    assert (head.status, list(head.headers), body) == (201, [(b"X", "é".encode("latin-1"))], b"x")
     for headers in ([("A b", "c")], [("A", "b\r\nC: d")], [("A", "€")]):
         with pytest.raises(Malformed):
             response_of(200, headers, b"")
@@ -211,12 +185,10 @@ def test_from_values() -> None:
     "response",
     [
         StoredResponse(201, b"Created", ((b"Location", b"/charges/1"), (b"X", b"a"), (b"x", b"")), b'{"id":1}'),
-        StoredResponse(200, b"", (), b""),
         StoredResponse(200, b"OK", ((b"Content-Encoding", b"gzip"), (b"X-Latin", b"\xe9")), WHOLE),
         StoredResponse(422, b"No", (), b"\r\n\r\nA: b\r\n\x00\n\n"),
-        StoredResponse(204, b"No Content", ((b"ETag", b'"1"'),), b""),
     ],
-    ids=["fields", "nothing", "coded", "line ends", "no content"],
+    ids=["fields", "coded", "line ends"],
 )
 def test_written_as_it_is_read(response: StoredResponse) -> None:
     """A kept response comes back from a file as it was, to the byte."""

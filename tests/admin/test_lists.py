@@ -74,20 +74,13 @@ async def test_columns_are_a_persons(port: Port, three: list[str]) -> None:
 
 
 FILTERS = {
-    "path=CHARGES": [0, 1],
     "path=post+/refunds": [2],
     "path=api.test/charges/a": [1],
-    "why=TIMEOUT": [1],
     "why=in+time": [1],
-    "why=reset_after": [0],
     "status=502": [0],
     "status=5xx": [0, 2],
-    "status=4xx": [],
     "request_id=req-1": [0],
-    "request_id=req": [],
-    "route=charge": [0, 1, 2],
     "route=other": [],
-    "state=all&path=refunds": [2],
     "older_than=3s&status=5xx": [0],
     "caller=ffffffffffffffff": [],
 }
@@ -114,13 +107,13 @@ async def test_a_caller(port: Port, three: list[str]) -> None:
     assert ids_of(await browser.page(theirs)) == three[1:]
 
 
-@pytest.mark.parametrize("column", ["subject", "route", "caller", "state", "since", "did", "then"])
+@pytest.mark.parametrize("column", ["subject", "caller", "since", "did"])
 async def test_sorting(port: Port, three: list[str], column: str) -> None:
     """By each column, in both directions, by a link in its head, which says so; equals stay the oldest first."""
     browser = await port.signed_in("vera")
     page = await browser.page(f"/ui/operations?sort={column}&route=charge")
-    order = {"subject": [1, 0, 2], "did": [0, 2, 1]}.get(column, [0, 1, 2])
-    if column != "caller":
+    order = {"subject": [1, 0, 2], "did": [0, 2, 1], "since": [0, 1, 2]}.get(column)
+    if order is not None:
         assert ids_of(page) == [three[number] for number in order]
     heads = [about.get("aria-sort") for tag, about in page.elements if tag == "th" and about.get("scope") == "col"]
     assert [each for each in heads if each] == ["ascending"]
@@ -210,37 +203,29 @@ async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page does not wait for all records to be read: it says how many were, and leads on to where something is."""
+    """Nobody waits for all records of states without an index to be read: a page of the console or of the API may have
+    none, does not say that none is left, and leads on to where something is."""
     monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
     monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
     ids = sorted(doubted(port, f"k{number}") for number in range(12))
-    record = claimed(port, "rare", path="/rare")
+    wanted = str(claimed(port, "rare", path="/rare").identity.operation_id)
     browser, path, found, pages = await port.signed_in("vera"), "/ui/operations?state=all&path=rare", [], 0
     while path and not found:
         page = await browser.page(path)
         assert "No operation matches" not in page.text
         found, pages = ids_of(page), pages + 1
         (path,) = [link for link in page.links if "after=" in link] or [""]
-    assert found == [str(record.identity.operation_id)]
-    assert pages == sorted([*ids, *found]).index(found[0]) // 4 + 1
-
-
-async def test_a_list_of_the_api_goes_on_where_nothing_was_found(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of states without an index a page of it may have none, and leads on."""
-    monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
-    monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
-    ids = sorted(doubted(port, f"k{number}") for number in range(12))
-    wanted = str(claimed(port, "rare").identity.operation_id)
-    after, found = "", []
+    assert found == [wanted]
+    assert pages == sorted([*ids, wanted]).index(wanted) // 4 + 1
+    after, listed = "", []
     while after is not None:
-        page = (await port.program("vera")("GET", f"/operations?state=claimed&limit=2{after}")).json()
-        found.append([each["operation_id"] for each in page["operations"]])
-        after = page["next"] and f"&after={page['next']}"
-    assert [each for ids_of_page in found for each in ids_of_page] == [wanted]
-    assert len(found) == 4
-    page = (await port.program("vera")("GET", "/operations?limit=5")).json()
-    assert [each["operation_id"] for each in page["operations"]] == ids[:5]
-    assert page["next"] == ids[4]
+        answer = (await port.program("vera")("GET", f"/operations?state=claimed&limit=2{after}")).json()
+        listed += [each["operation_id"] for each in answer["operations"]] or [None]
+        after = answer["next"] and f"&after={answer['next']}"
+    assert sorted(listed, key=str) == [*[None] * 3, wanted]
+    answer = (await port.program("vera")("GET", "/operations?limit=5")).json()
+    assert [each["operation_id"] for each in answer["operations"]] == ids[:5]
+    assert answer["next"] == ids[4]
 
 
 async def test_a_page_does_not_wait_for_the_count_of_very_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +251,10 @@ async def test_a_page_does_not_wait_for_the_count_of_very_many(port: Port, monke
 
 async def test_other_states(port: Port) -> None:
     """Each has its own words for what was last and what is next."""
-    records = [await port.desk.in_state(state) for state in (State.COMPLETED, State.RELEASED, State.CLAIMED)]
-    records += [await port.desk.kept(state) for state in (State.ACCEPTED, State.DEAD_LETTER)]
+    for state in (State.COMPLETED, State.RELEASED, State.CLAIMED):
+        await port.desk.in_state(state)
+    for state in (State.ACCEPTED, State.DEAD_LETTER):
+        await port.desk.kept(state)
     browser = await port.signed_in("vera")
     text = (await browser.page("/ui/operations?state=all")).words
     for words in (
@@ -278,9 +265,6 @@ async def test_other_states(port: Port) -> None:
         "the service answered 401; the service refused its credentialswaits for a decision",
     ):
         assert words in text
-    for state in (State.COMPLETED, State.RELEASED, State.CLAIMED, State.ACCEPTED, State.DEAD_LETTER):
-        page = await browser.page(f"/ui/operations?state={state}")
-        assert ids_of(page) == [str(each.identity.operation_id) for each in records if each.state is state]
     assert len(ids_of(await browser.page("/ui/dead-letters?reason=unauthorized&status=401"))) == 1
     assert ids_of(await browser.page("/ui/dead-letters?reason=deadline")) == []
 
@@ -320,33 +304,28 @@ async def found(port: Port, form: dict[str, str], name: str = "vera") -> Page:
 
 
 async def test_a_key_alone(port: Port, caplog: pytest.LogCaptureFixture) -> None:
-    """It lists the callers that have it, by their digests, and nothing of what they asked for; it is audited."""
+    """It lists the callers that have it, by their digests, and nothing of what they asked for; it is audited. Its
+    digest finds as much; with the caller's, it is that one alone."""
     caplog.set_level(logging.INFO)
     mine, theirs = doubted(port, "order-1", path="/secret"), claimed(port, "order-1", tenant="t2", path="/secret")
     port.desk.complete(theirs)
     doubted(port, "order-2", tenant="t3")
+    about, their_id = theirs.identity, str(theirs.identity.operation_id)
     page = await found(port, {"key": "order-1"})
-    assert sorted(ids_of(page)) == sorted([mine, str(theirs.identity.operation_id)])
-    assert theirs.identity.scope_digest.hex() in page.text
+    assert sorted(ids_of(page)) == sorted([mine, their_id])
+    assert about.scope_digest.hex() in page.text
     assert "/secret" not in page.text
     assert "3 callers were asked after." in page.words
     audit = (await (await port.signed_in("vera")).page("/ui/audit")).words
     assert "vera looked for the key with digest " in audit
-    assert theirs.identity.key_digest.hex()[:16] in audit
+    assert about.key_digest.hex()[:16] in audit
     assert "2 found" in audit
     assert "order-1" not in audit + caplog.text
 
-
-async def test_a_digest_of_a_key(port: Port) -> None:
-    """Where keys are not kept, their digest finds as much; with the caller's, it is that one alone."""
-    mine = claimed(port, "order-1").identity
-    claimed(port, "order-1", tenant="t2")
-    digest = mine.key_digest.hex()
-    assert len(ids_of(await found(port, {"key": digest}))) == 2
-    for caller in (mine.scope_digest.hex(), mine.scope_digest.hex()[:8]):
-        page = await found(port, {"key": digest, "caller": caller})
-        assert ids_of(page) == [str(mine.operation_id)]
-    assert "None of the 2 callers" in (await found(port, {"key": "f" * 64})).words
+    assert len(ids_of(await found(port, {"key": about.key_digest.hex()}))) == 2
+    caller = about.scope_digest.hex()[:8]
+    assert ids_of(await found(port, {"key": about.key_digest.hex(), "caller": caller})) == [their_id]
+    assert "None of the 3 callers" in (await found(port, {"key": "f" * 64})).words
 
 
 async def test_a_key_among_too_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,35 +359,22 @@ EXPECTED = "expected the id of an operation, as its problem document or inspect 
 TEXTS = {
     "id": "  ID\n",
     "upper case": "{ID}",
-    "urn": "urn:uuid:ID",
     "location": "Location: /.idempotency/operations/ID",
-    "reference": "/.idempotency/operations/ID/result",
-    "address": "https://api.example.com/.idempotency/operations/ID?a=b#c",
     "problem": json.dumps(
         {"code": "in-doubt", "operation_id": "ID", "first_operation": OTHER, "error": {"message": "See ID."}}, indent=2
     ),
-    "stripe": json.dumps({"error": {"code": "idempotency_error", "operation_id": "ID", "first_operation": OTHER}}),
-    "status": json.dumps({"id": "ID", "state": "accepted", "links": {"self": "/operations/ID"}}),
     "problem in a log": json.dumps({"body": json.dumps({"first_operation": OTHER, "operation_id": "ID"})}),
     "headers of the service": f"POST /v1 HTTP/1.1\r\nX-Request-Id: {OTHER}\r\nidempotency-operation: ID\r\n\r\n",
-    "headers of a response": f"HTTP/2 202\r\nx-request-id: {KEY}\r\nlocation: /.idempotency/operations/ID\r\n\r\n",
     "command": f"curl -X POST 'https://a.example/' -H 'Idempotency-Key: {KEY}' -H 'Idempotency-Operation: ID' -d x",
-    "command for a status": "curl -H 'Authorization: Bearer secret' https://a.example/operations/ID",
     "log line": f"INFO POST charge 409 route=charge operation_id=ID request_id={OTHER} first_operation={OTHER}",
-    "JSON log line": json.dumps({"message": "claimed", "trace_id": "4b" * 16, "operation_id": "ID", "request_id": KEY}),
     "span": json.dumps({"idempotency.operation.id": "ID", "links": OTHER}),
     "mail": "> Hello,\n> we got this for order ID.\n> <b>ID</b> again",
 }
 GARBAGE = {
-    "number": ("4711", "or a text with it, such as the Location of a status"),
-    "resource": ("Location: /v1/charges/ch_1", "or a text with it, such as the Location of a status"),
     "cut": (OTHER[:-1], "or a text with it"),
     "in a longer one": (f"0{OTHER}", "or a text with it"),
-    "surrogates and controls": ("\x00\x1b[31m\u202e\ufffd", "or a text with it"),
     "other UUID": (KEY, "request ids, trace ids and keys are not searched"),
-    "request id": (f"X-Request-Id: {KEY}", "request ids, trace ids and keys are not searched"),
     "trace id": ("traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "are not searched"),
-    "bare trace id": ("4bf92f3577b34da6a3ce929d0e0e4736", "are not searched"),
     "key": (
         f"curl -H 'Idempotency-Key: {KEY}' https://a.example/v1",
         "a key alone is not enough. Find it by its request",
@@ -416,7 +382,6 @@ GARBAGE = {
     "two": (f"operation_id={OTHER} operation_id={OTHER[:-1]}b", "this has 2 of them. Give the part that has one"),
     "markup": ("<script>alert('x')</script>", "or a text with it"),
     "a mebibyte": ("secret" * 174_762 + "<i>", "this is longer than 65536 characters. Give the part that has the id"),
-    "a mebibyte with it": (f"operation_id={OTHER} ".ljust(1_048_576, "x"), "this is longer than 65536 characters"),
     "nearly names": ("operation_id" + " " * 9 + '"' * 60_000, "or a text with it"),
 }
 
@@ -463,22 +428,6 @@ async def test_a_short_one_is_shown_again(port: Port) -> None:
     assert b"&lt;/textarea&gt;&lt;script&gt;x&lt;/script&gt;</textarea>" in page.body
     page = await browser.submit("/ui/find", {"id": "Authorization: Bearer " + "s" * 20})
     assert b"sss" not in page.body
-
-
-async def test_one_that_no_store_has(port: Port) -> None:
-    """It is said that nothing is remembered, as for its own address."""
-    response = await port.program("vera")("POST", "/find", {"text": f"operation_id={OTHER}"})
-    assert (response.status, response.json()["code"]) == (404, "unknown")
-    assert response.json()["operation"]["operation_id"] == OTHER
-    browser = await port.signed_in("vera")
-    found = await browser.submit("/ui/find", {"id": f"operation_id={OTHER}"})
-    assert (await browser.get(found.header("Location") or "")).status == 404
-
-
-@pytest.mark.parametrize("body", [{}, {"text": 1}, {"text": "x", "other": 1}, []], ids=str)
-async def test_a_wrong_body(port: Port, body: object) -> None:
-    """It is refused, and nothing of it is repeated."""
-    assert (await port.program("vera")("POST", "/find", body)).status == 400
 
 
 async def test_on_the_command_line(sqlite: dict[str, Any], tmp_path: Path) -> None:

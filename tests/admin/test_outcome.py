@@ -25,19 +25,42 @@ from gateway.store.journal.journal import HostJournals, SqliteJournal
 from tests.admin.shell import Said, Shell, doubt, lone_shell, shell_for
 from tests.admin.test_api import served
 from tests.support.eventually import eventually
-from tests.support.fleet import NOW, process, send
-from tests.support.house import config_text, sqlite_store, status_of
+from tests.support.fleet import process
+from tests.support.house import sqlite_store, status_of
 from tests.support.memory_store import ManualClock
-from tests.support.postgres import PostgresServer
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
 WHY = ("--why", "compared with the ledger")
+STORE = {"durable": "postgresql://gateway@127.0.0.1:1/shop"}
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     """On a host with an embedded store."""
     return lone_shell(tmp_path)
+
+
+def complete(body: bytes = b"charged") -> Complete:
+    return Complete(uuid4(), 7, uuid4(), StoredResponse(201, b"Created", (), body), 10, 20)
+
+
+@asynccontextmanager
+async def journal_of(
+    shell: Shell, clock: ManualClock | None = None, owner: str | None = None
+) -> AsyncIterator[SqliteJournal]:
+    """A journal where the gateway of this shell has it, in use."""
+    config = parse(shell.config.read_text())
+    at = {} if clock is None else {"clock_us": clock}
+    journal = SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
+    await journal.start()
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+async def keep(journal: SqliteJournal, *outcomes: OutcomeCommand) -> list[EntryId]:
+    return [await journal.append("charge", outcome) for outcome in outcomes]
 
 
 async def left(
@@ -103,24 +126,28 @@ async def test_beside_a_live_gateway(shell: Shell, tmp_path: Path) -> None:
 
 
 async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:
-    """What tells how an operation in doubt ended is acknowledged only after the record knows it."""
-    store = sqlite_store(tmp_path)
+    """What tells how an operation in doubt ended is acknowledged only after the record knows it. Of one that waits,
+    nobody needs to do anything."""
+    store, file = sqlite_store(tmp_path), tmp_path / "response.http"
+    answer = StoredResponse(201, b"Created", ((b"Location", b"/charges/7"),), b'{"id":7}')
     async with served(store, tmp_path) as (running, _):
-        operation_id = await doubt(running)
+        operation_id, other_id = await doubt(running), await doubt(running, "k2")
         shell = shell_for(running, store, tmp_path)
-        answer = StoredResponse(201, b"Created", ((b"Location", b"/charges/7"),), b'{"id":7}')
         await left(shell, Complete(UUID(operation_id), 1, uuid4(), answer, 10, 20))
         early = await acknowledge(shell, operation_id)
         assert (early.code, "the record is in_doubt" in early.err) == (1, True)
         assert await states(shell) == ["refused"]
         assert (await export(shell, operation_id)).code == 0
-        file = tmp_path / "response.http"
         assert (await shell("resolve", operation_id, "--completed", file, *WHY)).code == 0
         replayed = await running.send("k1")
         assert (status_of(replayed), replayed.body) == ((201, "recovered"), b'{"id":7}')
         assert replayed.header("Location") == "/charges/7"
         assert (await acknowledge(shell, operation_id)).code == 0
         assert await states(shell) == []
+    await left(shell, waiting=(Complete(UUID(other_id), 2, uuid4(), answer, 10, 20),))
+    shown = (await shell("inspect", other_id)).out
+    assert "journal here      complete 201 under token 2, body of 8 bytes, waiting since " in shown
+    assert "what to do        Wait: its outcome is in the journal of this host; " in shown
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["refused", "waiting"])
@@ -257,60 +284,10 @@ async def test_taken_out_under_its_owner(shell: Shell) -> None:
     assert sorted(row["operation_id"] for row in rows) == sorted(str(each.operation_id) for each in stays)
 
 
-async def test_a_file_that_was_emptied_goes(shell: Shell) -> None:
-    """A file beside its owner's own, adopted for what was refused in it, is removed when that was taken out."""
-    outcomes = complete(), complete()
-    async with journal_of(shell) as first, journal_of(shell) as second:
-        for journal, outcome in zip((first, second), outcomes, strict=True):
-            await journal.refuse([(each, "no") for each in await keep(journal, outcome)])
-    directory = parse(shell.config.read_text()).state_dir / "journal"
-    async with journal_of(shell) as heir:
-        assert len(list(directory.glob("*.db"))) == heir.tally.refused == 2
-        desk = HostJournals(directory, heir._belongs_to)
-        for outcome in outcomes:
-            (found,) = desk.outcomes(outcome.operation_id)
-            assert desk.drop(found.entry_id)
-        await heir.adopt()
-        assert len(list(directory.glob("*.db"))) == 1
-        assert heir.tally.refused == 0
-    assert not list(directory.iterdir())
-
-
-STORE = {"durable": "postgresql://gateway@127.0.0.1:1/shop"}
-NO_SUCH = "00000000-0000-8000-8000-000000000000"
-
-
-def complete(body: bytes = b"charged") -> Complete:
-    return Complete(uuid4(), 7, uuid4(), StoredResponse(201, b"Created", (), body), 10, 20)
-
-
-@pytest.fixture
-def lone(tmp_path: Path) -> Shell:
-    """On a host whose durable store is nowhere."""
-    return lone_shell(tmp_path, STORE)
-
-
-@asynccontextmanager
-async def journal_of(
-    lone: Shell, clock: ManualClock | None = None, owner: str | None = None
-) -> AsyncIterator[SqliteJournal]:
-    """A journal where the gateway of this shell has it, in use."""
-    config = parse(lone.config.read_text())
-    at = {} if clock is None else {"clock_us": clock}
-    journal = SqliteJournal(config.state_dir / "journal", owner or name_of(config), **at)
-    await journal.start()
-    try:
-        yield journal
-    finally:
-        await journal.close()
-
-
-async def keep(journal: SqliteJournal, *outcomes: OutcomeCommand) -> list[EntryId]:
-    return [await journal.append("charge", outcome) for outcome in outcomes]
-
-
-async def test_what_waits_and_what_was_refused(lone: Shell) -> None:
-    """Both are listed with since when and why, from a journal that is in use and from one whose owner has gone."""
+async def test_what_waits_and_what_was_refused(tmp_path: Path) -> None:
+    """Both are listed with since when and why while the store is away, from a journal that is in use and from one whose
+    owner has gone."""
+    lone = lone_shell(tmp_path, STORE)
     clock = ManualClock()
     first, second, third = complete(), Release(uuid4(), 2, uuid4(), 30), Abandon(uuid4(), 3, uuid4(), "timeout")
     owner = AsyncExitStack()
@@ -324,7 +301,6 @@ async def test_what_waits_and_what_was_refused(lone: Shell) -> None:
         if is_gone:
             await owner.aclose()
         said = await lone("journal")
-        assert said.code == 0
         head, *rows = said.out.splitlines()
         assert head.split() == ["OPERATION", "STATE", "SINCE", "AGE", "EVENT", "TOKEN", "STATUS", "ROUTE", "WHY"]
         assert [row.split()[:2] for row in rows] == [
@@ -332,10 +308,8 @@ async def test_what_waits_and_what_was_refused(lone: Shell) -> None:
             [str(second.operation_id), "refused"],
             [str(third.operation_id), "waiting"],
         ]
-        assert rows[0].split()[-11:-8] == ["7", "201", "charge"]
         assert rows[1].endswith("the record is tombstone without it")
         assert "note: waiting: " in said.err
-        assert "note: refused: " in said.err
         # Of an attempt before the one that is in doubt, it would be taken for leave to run the operation again.
         assert "its own attempt had no effect, and says nothing about one under a higher token" in said.err
         (refused,) = (await lone("journal", "--state", "refused", "--format", "jsonl")).rows()
@@ -350,118 +324,47 @@ async def test_what_waits_and_what_was_refused(lone: Shell) -> None:
             "journaled_at": moment(clock() - 60_000_000),
             "why": "the record is tombstone without it",
         }
-        waiting = (await lone("journal", "--state", "waiting", "--format", "jsonl")).rows()
-        assert [(row["event"], row.get("status"), row.get("body_bytes")) for row in waiting] == [
-            ("complete", 201, 7),
-            ("abandon", None, None),
-        ]
         (alone,) = (await lone("journal", first.operation_id, "--format", "jsonl")).rows()
-        assert alone["operation_id"] == str(first.operation_id)
+        assert (alone["event"], alone["status"], alone["body_bytes"]) == ("complete", 201, 7)
         cut = await lone("journal", "--limit", 2)
-        assert len(cut.out.splitlines()) == 3
-        assert "note: there is more" in cut.err
+        assert (len(cut.out.splitlines()), "note: there is more" in cut.err) == (3, True)
 
 
-async def test_looking_disturbs_nobody(lone: Shell) -> None:
-    """A journal that is looked into all the time takes outcomes, gives them up, and goes away when it is empty."""
-    done = asyncio.Event()
-
-    async def look() -> int:
-        looks = 0
-        while not done.is_set():
-            assert (await lone("journal")).err.count("cannot be read") == 0
-            looks += 1
-        return looks
-
-    async with journal_of(lone) as journal:
-        looking = asyncio.create_task(look())
-        for _ in range(30):
-            ids = await keep(journal, *[complete(b"x" * 20_000) for _ in range(5)])
-            assert journal.tally.waiting == 5
-            await journal.refuse([(ids[0], "rejected")])
-            await journal.forget(ids)
-    done.set()
-    assert await looking > 0
-    assert (await lone("journal")).out == "The journal is empty.\n"
-    async with journal_of(lone):
-        pass
-
-
-@pytest.mark.parametrize("given", [(), (NO_SUCH,), ("--state", "refused")], ids=["all", "operation", "state"])
-async def test_nothing_there(lone: Shell, given: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("given", [(), (uuid4(),)], ids=["all", "operation"])
+async def test_nothing_there(shell: Shell, given: tuple[UUID, ...]) -> None:
     """It is said that there is nothing, also where there never was a journal."""
-    said = await lone("journal", *given)
+    said = await shell("journal", *given)
     assert (said.code, said.err) == (0, "")
     assert said.out == ("No outcome in the journal matches.\n" if given else "The journal is empty.\n")
 
 
-async def test_what_cannot_be_read_hides_nothing(lone: Shell) -> None:
+async def test_what_cannot_be_read_hides_nothing(shell: Shell) -> None:
     """A damaged file is named and makes the command fail; what the others hold is listed all the same. Whoever may not
     look into the directory hears so, instead of that there is nothing."""
     kept = complete()
-    await left(lone, waiting=(kept,))
-    directory = archive(lone).parent
+    await left(shell, waiting=(kept,))
+    directory = archive(shell).parent
     (directory / "0000.db").write_bytes(b"not a database" * 100)
-    said = await lone("journal", "--format", "jsonl")
+    said = await shell("journal", "--format", "jsonl")
     assert (said.code, "0000.db" in said.err) == (1, True)
     assert [row["operation_id"] for row in said.rows()] == [str(kept.operation_id)]
     shutil.rmtree(directory)
     directory.write_bytes(b"")
-    said = await lone("journal")
+    said = await shell("journal")
     assert (said.code, said.out) == (1, "")
     assert "journal cannot be read: Not a directory; run this as the user of the gateway" in said.err
 
 
-async def test_through_an_outage(tmp_path: Path, own_postgres: PostgresServer) -> None:
-    """What was journaled is seen while the store is away and after the gateway died, and gone once it is recorded."""
-    store = {"durable": own_postgres.url}
-    settings = {"lease": "3s", "journal_grace": "60s"}
-    async with RecordingUpstream() as upstream, process(store, tmp_path, upstream.url, store=settings) as gateway:
-        lone = Shell(tmp_path, gateway.config_file.read_text())
-        hold = asyncio.Event()
-        upstream.on("/charges", Answer(201, hold=hold, body=b"charged"))
-        first = asyncio.create_task(send(gateway.port, "k1"))
-        await upstream.wait_for_requests(1)
-        own_postgres.crash()
-        hold.set()
-        assert status_of(await first) == (201, "journaled")
-        for fate in ("alive", "dead"):
-            if fate == "dead":
-                gateway.kill()
-            (row,) = (await lone.spawned("journal", "--format", "jsonl")).rows()
-            assert (row["state"], row["event"], row["status"], row["body_bytes"]) == ("waiting", "complete", 201, 7)
-        own_postgres.start()
-        shown = await lone("inspect", row["operation_id"])
-        assert "journal here      complete 201 under token 1, body of 7 bytes, waiting since " in shown.out
-        assert "what to do        Wait: its outcome is in the journal of this host; " in shown.out
-        (about,) = (await lone("inspect", row["operation_id"], "--format", "jsonl")).rows()
-        assert [each["state"] for each in about["journal"]] == ["waiting"]
-        await gateway.start()
-
-        async def is_empty() -> bool:
-            return (await lone("journal")).out == "The journal is empty.\n"
-
-        await eventually(is_empty, what="the outcome is recorded")
-        assert status_of(await send(gateway.port, "k1", headers=NOW)) == (201, "replayed")
-        shown = await lone("inspect", row["operation_id"])
-        assert "journal here" not in shown.out
-        assert len(upstream.requests) == 1
-
-
-async def test_over_http(tmp_path: Path) -> None:
+async def test_over_http(shell: Shell, tmp_path: Path) -> None:
     """The admin API lists the same, for those with the token, and tells it of one operation too."""
-    store = sqlite_store(tmp_path)
-    lone = Shell(tmp_path, config_text("http://127.0.0.1:1", store, tmp_path))
     outcome = complete()
-    await left(lone, waiting=(outcome,))
+    await left(shell, waiting=(outcome,))
     # The gateway adopts what lies there, and its store refuses what it never claimed.
-    async with served(store, tmp_path) as (_, admin):
+    async with served(sqlite_store(tmp_path), tmp_path) as (_, admin):
         why = "the record is absent without it"
 
         async def refused() -> list[str]:
-            response = await admin("GET", "/journal?state=refused")
-            assert response.status == 200
-            return [row["why"] for row in response.json()["journal"]]
+            return [row["why"] for row in (await admin("GET", "/journal?state=refused")).json()["journal"]]
 
         assert await eventually(refused, what="the outcome is refused") == [why]
         (row,) = (await admin("GET", "/journal")).json()["journal"]
@@ -469,8 +372,4 @@ async def test_over_http(tmp_path: Path) -> None:
         assert (await admin("GET", "/journal?state=waiting&limit=1")).json()["journal"] == []
         (row,) = (await admin("GET", f"/operations/{outcome.operation_id}")).json()["operation"]["journal"]
         assert row["why"] == why
-        for query, status in (("?state=lost", 400), ("?limit=0", 400), ("?after=x", 400)):
-            assert (await admin("GET", f"/journal{query}")).status == status
-        assert (await admin("POST", "/journal")).status == 405
-        admin.token = None
-        assert (await admin("GET", "/journal")).status == 401
+        assert (await admin("GET", "/journal?state=lost")).status == 400

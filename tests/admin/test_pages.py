@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlencode
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -25,14 +25,13 @@ from gateway.observe.facts import Events
 from gateway.store.base import Indefinite, NotApplied
 from gateway.store.journal.journal import HostJournals
 from tests.admin.hand import LEASE_SECONDS, POLICIES, SETTLE_SECONDS, TREATMENT, Admin, Desk
-from tests.admin.shell import doubt
 from tests.support import http
-from tests.support.house import house
 from tests.support.http import Response
 
 TOKENS = {"vera": "0123456789abcdef-viewer", "olga": "0123456789abcdef-operator", "ada": "0123456789abcdef-admin"}
 PEOPLE = [("vera", TOKENS["vera"], "viewer"), ("olga", TOKENS["olga"], "operator"), ("ada", TOKENS["ada"], "admin")]
-RESPONSE = "HTTP/1.1 201 Created\r\nContent-Type: text/html\r\nX-Debug: 1\r\n\r\n<b>paid</b>"
+PAID = "<b>paid</b>"
+RESPONSE = f"HTTP/1.1 201 Created\r\nContent-Type: text/html\r\nX-Debug: 1\r\n\r\n{PAID}"
 FORCED = {"way": "never_happened", "force": "yes", "confirmed": "yes"}
 HOSTILE = "<script>alert(1)</script>\"'&"
 PAGES = ["", "operations", "find", "dead-letters", "sinks", "pauses", "journal", "memory", "audit", "routes", "explain"]
@@ -340,9 +339,7 @@ async def test_hosts(port: Port) -> None:
         {"Origin": "null"},
         {"Origin": "http://evil.test"},
         {"Origin": "http://localhost:1"},
-        {"Sec_Fetch_Site": "same-site"},
         {"Sec_Fetch_Site": "cross-site"},
-        {"Sec_Fetch_Site": "none"},
     ],
     ids=lambda headers: "-".join(next(iter(headers.items()))),
 )
@@ -399,32 +396,12 @@ async def test_force_needs_an_admin(port: Port) -> None:
     assert port.desk.record(operation_id).state is State.RELEASED
 
 
-async def test_a_change_needs_its_role(tmp_path: Path) -> None:
-    """On a running gateway with tokens of several: the role decides, and the audit has the name."""
-    tokens = [{"name": name, "token": token, "role": role} for name, token, role in PEOPLE]
-    store = {"durable": f"sqlite://{tmp_path}/store/operations.db"}
-    async with house(store, tmp_path, admin={"listen": "127.0.0.1:0", "tokens": tokens}) as running:
-        operation_id = await doubt(running)
-        port = running.gateway.admin_address[1]
-        path, asked = f"/operations/{operation_id}/resolve", {"never_happened": True, "why": "seen", "by": "bob"}
-        viewer, admin = Admin(port, TOKENS["vera"]), Admin(port, TOKENS["ada"])
-        refused = await viewer("POST", path, asked)
-        assert (refused.status, refused.json()["code"]) == (403, "forbidden")
-        assert (await admin("POST", path, {**asked, "force": True})).status == 200
-        (audit,) = (await viewer("GET", f"/operations/{operation_id}")).json()["audits"]
-        assert audit["who"] == "ada for bob"
-        browser = Browser(port)
-        await browser.sign_in("vera")
-        text = (await browser.page("/ui/configuration")).text
-        assert '"durable"' in text or "durable:" in text
-        assert not any(token in text for token in TOKENS.values())
-
-
 # -- what is shown and done -------------------------------------------------------------------------------------------
 
 
 async def test_resolving(port: Port) -> None:
-    """Pasted, previewed, confirmed; nothing changes before that, and the audit has the name of the token."""
+    """Pasted, previewed, confirmed; nothing changes before that, and the audit has the name of the token, also of who
+    read the response."""
     record, browser, path = await port.opened("olga")
     operation_id = record.identity.operation_id
     assert "1 operation is in doubt" in (await browser.page("/ui/")).text
@@ -432,34 +409,26 @@ async def test_resolving(port: Port) -> None:
     first = await browser.page(path)
     assert current_step(first) == "1"
     assert "Each repeat gets it for 1h" in first.words
-    assert "The next request with this key runs" in first.text
     assert (await browser.submit(path, {"way": "happened", "why": "seen", "pasted": "paid"})).status == 400
     page = await browser.submit(path, {"way": "happened", "why": "seen in the ledger", "pasted": RESPONSE})
-    assert page.status == 200
-    assert current_step(page) == "2"
-    for text in ("it completed with status 201", "Dropped: X-Debug.", "What repeats will get", "<b>paid</b>"):
+    assert (page.status, current_step(page)) == (200, "2")
+    for text in (str(operation_id), "it completed with status 201", "Dropped: X-Debug.", "What repeats will get", PAID):
         assert text in page.text
-    assert str(operation_id) in page.text
-    assert record.identity.route in page.text
     assert port.desk.record(operation_id) == record
     done = await browser.post(path, page.forms[path])
-    assert done.status == 200, done.body
-    assert current_step(done) == "3"
-    for text in (str(operation_id), "What repeats get", "<b>paid</b>", "Content-Type", "seen in the ledger"):
+    assert (done.status, current_step(done)) == (200, "3")
+    for text in (str(operation_id), "What repeats get", PAID, "Content-Type", "seen in the ledger"):
         assert text in done.text
     resolved = port.desk.record(operation_id)
-    assert resolved.state is State.COMPLETED
-    assert resolved.response.body == b"<b>paid</b>"
-    again = await browser.post(path, page.forms[path])
-    assert "The same command has resolved it already" in again.text
-    audit = (await browser.page("/ui/audit")).text
-    assert "olga" in audit
-    assert "seen in the ledger" in audit
+    assert (resolved.state, resolved.response.body) == (State.COMPLETED, PAID.encode())
+    assert "The same command has resolved it already" in (await browser.post(path, page.forms[path])).text
     file = await browser.get(f"/ui/operations/{operation_id}/response")
     assert file.header("Content-Type") == "application/octet-stream"
     assert (file.header("Content-Disposition") or "").startswith("attachment")
-    assert file.body.endswith(b"<b>paid</b>")
-    assert f"read the response of operation {operation_id}" in (await browser.page("/ui/audit")).text
+    assert file.body.endswith(PAID.encode())
+    audit = (await browser.page("/ui/audit")).text
+    for text in ("olga", "seen in the ledger", f"read the response of operation {operation_id}"):
+        assert text in audit
 
 
 def current_step(page: Page) -> str:
@@ -491,36 +460,23 @@ def keeping(port: Port, **changes: Any) -> None:
     port.desk.operations.policies = replace(POLICIES, routes=[replace(POLICIES.routes[0], treatment=treatment)])
 
 
-@pytest.mark.parametrize(
-    ("body", "shown", "hint"),
-    [
-        ("é" * 5000, "é" * 2048, "Only the beginning is shown."),
-        (f"x{'é' * 5000}", f"x{'é' * 2047}", "Only the beginning is shown."),
-        ("</pre><script>alert(1)</script>", "</pre><script>alert(1)</script>", ""),
-    ],
-    ids=["long", "cut-within-a-character", "hostile"],
-)
-async def test_the_body_that_is_shown(port: Port, body: str, shown: str, hint: str) -> None:
-    """As text, and no more than its beginning; what of it is kept is said."""
+async def test_the_body_that_is_shown(port: Port) -> None:
+    """As text, and no more than its beginning, cut between characters. What is no text is not shown, and what is too
+    long for the route is said not to be kept."""
     _, browser, path = await port.opened("olga")
-    keeping(port, body_bytes_max=100_000)
-    page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": f"HTTP/1.1 200 OK\n\n{body}"})
-    for found in (page, await browser.post(path, page.forms[path])):
-        assert shown in found.text
-        assert f"{shown}é" not in found.text
-        assert hint in found.text
-        assert "script" not in [tag for tag, about in found.elements if "src" not in about]
-
-
-async def test_a_body_that_is_no_text(port: Port) -> None:
-    """It is not shown; one that is too long for the route is said not to be kept."""
-    _, browser, path = await port.opened("olga")
-    fields = (await browser.page(path)).forms[path]
+    fields = {**(await browser.page(path)).forms[path], "way": "happened", "why": "seen"}
     for body, text in ((b"\xff\xfe", "It is no text"), (b"x" * 1001, "the response was not kept")):
-        form = multipart({**fields, "way": "happened", "why": "seen"}, b"HTTP/1.1 200 OK\r\n\r\n" + body)
-        preview = await browser.upload(path, form)
+        preview = await browser.upload(path, multipart(fields, b"HTTP/1.1 200 OK\r\n\r\n" + body))
         assert text in preview.text
         assert "xxxx" not in preview.text
+    keeping(port, body_bytes_max=100_000)
+    body = "<script>alert(1)</script>x" + "é" * 5000
+    page = await browser.submit(path, {"way": "happened", "why": "seen", "pasted": f"HTTP/1.1 200 OK\n\n{body}"})
+    for found in (page, await browser.post(path, page.forms[path])):
+        assert body[:2061] in found.text
+        assert body[:2062] not in found.text
+        assert "Only the beginning is shown." in found.text
+        assert "script" not in [tag for tag, about in found.elements if "src" not in about]
 
 
 async def test_what_is_redacted_is_not_shown(port: Port) -> None:
@@ -574,32 +530,27 @@ async def preview_of_many(browser: Browser, verb: str, number: int) -> dict[str,
     return {**page.forms[f"/ui/dead-letters/{verb}"], "rate": "1000", "why": "token rotated", "typed": str(number)}
 
 
-@pytest.mark.parametrize(
-    ("verb", "done", "state"), [("requeue", "requeued", State.ACCEPTED), ("withdraw", "withdrawn", State.RELEASED)]
-)
-async def test_many_dead_letters(port: Port, verb: str, done: str, state: State) -> None:
+async def test_many_dead_letters(port: Port) -> None:
     """Counted by a filter, the first ten shown, confirmed by their number; each is audited under the name."""
     dead = [await port.desk.kept(State.DEAD_LETTER) for _ in range(12)]
     other = await port.desk.kept(State.DEAD_LETTER, reason="unreadable")
-    browser, path = await port.signed_in("olga"), f"/ui/dead-letters/{verb}"
-    assert "/ui/dead-letters/requeue" in (await browser.page("/ui/dead-letters")).forms
-    page = await browser.page(MANY.format(verb))
+    browser, path = await port.signed_in("olga"), "/ui/dead-letters/requeue"
+    assert path in (await browser.page("/ui/dead-letters")).forms
+    page = await browser.page(MANY.format("requeue"))
     assert len([link for link in page.links if link.startswith("/ui/operations/")]) == 10
-    form = await preview_of_many(browser, verb, 12)
-    for wrong in ({"typed": "11"}, {"typed": ""}, {"why": "x"}, {"rate": "0"}, {"rate": "fast"}, {"reason": "bored"}):
+    form = await preview_of_many(browser, "requeue", 12)
+    for wrong in ({"typed": "11"}, {"why": "x"}, {"rate": "0"}, {"rate": "fast"}, {"reason": "bored"}):
         refused = await browser.post(path, {**form, **wrong})
-        assert refused.status == 400, wrong
-        assert "Nothing was changed" in refused.text
+        assert (refused.status, "Nothing was changed" in refused.text) == (400, True), wrong
     assert {port.desk.record(each.identity.operation_id).state for each in dead} == {State.DEAD_LETTER}
-    response = await browser.post(path, form)
-    assert f"12 {done}, 0 skipped, 0 left." in response.text
-    assert {port.desk.record(each.identity.operation_id).state for each in dead} == {state}
+    assert "12 requeued, 0 skipped, 0 left." in (await browser.post(path, form)).text
+    assert {port.desk.record(each.identity.operation_id).state for each in dead} == {State.ACCEPTED}
     assert port.desk.record(other.identity.operation_id).state is State.DEAD_LETTER
     for each in dead:
         (entry,) = await port.desk.operations.audits(each.identity.operation_id)
-        assert (entry.event, entry.who, entry.why) == (verb, "olga", "token rotated")
-    assert f"12 {done}, 0 skipped, 0 left: token rotated" in (await browser.page("/ui/audit")).text
-    assert "No dead letter matches." in (await browser.page(MANY.format(verb))).text
+        assert (entry.event, entry.who, entry.why) == ("requeue", "olga", "token rotated")
+    assert "12 requeued, 0 skipped, 0 left: token rotated" in (await browser.page("/ui/audit")).text
+    assert "No dead letter matches." in (await browser.page(MANY.format("requeue"))).text
 
 
 async def test_another_number_by_now(port: Port) -> None:
@@ -624,17 +575,21 @@ async def test_many_is_no_way_around_a_role(port: Port) -> None:
     in the address of a form is text, and a filter that is none is said to be so."""
     record = await port.desk.kept(State.DEAD_LETTER)
     viewer, operator = await port.signed_in("vera"), await port.signed_in("olga")
-    page = await viewer.page("/ui/dead-letters")
+    page, path = await viewer.page("/ui/dead-letters"), "/ui/dead-letters/requeue"
     assert "Many at once" not in page.text
-    path = "/ui/dead-letters/requeue"
-    form = {**page.forms["/ui/sign-out"], "route": "charge", "why": "forged"}
-    form |= {"rate": "1", "matching": "1", "typed": "1"}
+    form = {
+        **page.forms["/ui/sign-out"],
+        "route": "charge",
+        "why": "forged",
+        "rate": "1",
+        "matching": "1",
+        "typed": "1",
+    }
     assert (await viewer.get(f"{path}?route=charge")).status == 403
     assert (await viewer.post(path, form)).status == 403
     assert (await operator.post(path, form)).status == 403
     chosen = (await operator.page(f"{path}?route=charge")).forms[path]
-    every = {**form, "form_token": chosen["form_token"], "route": ""}
-    assert (await operator.post(path, every)).status == 400
+    assert (await operator.post(path, {**form, "form_token": chosen["form_token"], "route": ""})).status == 400
     assert "Confirm" not in (await operator.page(path)).text
     hostile = await operator.get(f"{path}?route={quote_plus(HOSTILE)}")
     assert b"<script>alert" not in hostile.body
@@ -653,31 +608,23 @@ async def test_the_oldest_doubt_is_first(port: Port) -> None:
         port.desk.abandon(record)
     ids = [str(record.identity.operation_id) for record in (early, late)]
     browser = await port.signed_in("vera")
-    assert "In doubt, the oldest first" in (await browser.page("/ui/")).text
-    assert "No operation matches" in (await browser.page("/ui/operations?older_than=9d")).text
-    assert (await browser.get("/ui/operations?older_than=soon")).status == 400
     for path in ("/ui/", "/ui/operations?state=in_doubt"):
         page = await browser.page(path)
         assert [found for link in page.links if (found := link.rpartition("/")[2]) in ids] == ids
-        assert "In doubt since" in page.text
         assert page.text.index("2027-01-15T08:00:10Z") < page.text.index("2027-01-15T08:00:20Z")
-    text = (await browser.page(f"/ui/operations/{ids[1]}")).words
-    assert "2027-01-15T08:00:20Z" in text
-    assert "in doubt since" in text
+    assert "2027-01-15T08:00:20Z" in (await browser.page(f"/ui/operations/{ids[1]}")).words
+    assert (await browser.get("/ui/operations?older_than=soon")).status == 400
 
 
 async def test_finding(port: Port) -> None:
-    """By the id alone, or by the request, in the body of a form; the key is in no address."""
+    """By the request, in the body of a form: the key is in no address."""
     record = await port.desk.in_state(State.COMPLETED, key="k-1")
     browser = await port.signed_in("vera")
-    assert "Never ask a caller for a credential" in (await browser.page("/ui/find")).text
     form = {"route": "charge", "headers": "Idempotency-Key: k-1\r\nX-Tenant: t1"}
-    for given in (form, {"id": f" {record.identity.operation_id} "}):
-        found = await browser.submit("/ui/find", given)
-        assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
+    found = await browser.submit("/ui/find", form)
+    assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
     none = await browser.submit("/ui/find", {**form, "headers": "Idempotency-Key: k-2\r\nX-Tenant: t1"})
-    assert none.status == 404
-    assert "A request with it would run." in none.text
+    assert (none.status, "A request with it would run." in none.text) == (404, True)
     assert (await browser.submit("/ui/find", {**form, "headers": "no header"})).status == 400
 
 
@@ -695,17 +642,6 @@ async def test_a_link_survives_the_sign_in(port: Port) -> None:
         reached = place if target == place else "/ui/"
         response = await browser.post("/ui/sign-in", {"token": TOKENS["vera"], "next": target})
         assert (response.status, response.header("Location")) == (303, reached)
-
-
-async def test_pages_are_for_people(port: Port) -> None:
-    """No page has a command of the terminal, a value of the program or backticks in its sentences."""
-    browser = await port.signed_in("ada")
-    for state in (State.IN_DOUBT, State.COMPLETED, State.RELEASED, State.CLAIMED):
-        operation_id = (await port.desk.in_state(state)).identity.operation_id
-        for place in (f"/ui/operations/{operation_id}", "/ui/operations?state=all", "/ui/"):
-            text = (await browser.page(place)).text
-            for word in ("--why", "--completed", "--never-happened", "False", "True", "None", "`"):
-                assert word not in text, (place, word)
 
 
 async def test_hostile_text_is_text(port: Port) -> None:
@@ -738,8 +674,10 @@ async def test_the_store_is_away(port: Port, monkeypatch: pytest.MonkeyPatch) ->
     assert (await browser.post(path, form)).status == 200
 
     away(port.desk, monkeypatch, NotApplied("connection refused"), *READS)
+    monkeypatch.setattr(port.desk.store.cold, "activity", port.desk.store.read)
     page = await browser.page("/ui/")
     assert "The durable store could not be asked: connection refused" in page.text
+    assert "The numbers of this process alone: the durable store could not be asked (connection refused)" in page.text
     assert "No operation is in doubt" not in page.text
     for place in ("operations", "dead-letters", "sinks", "pauses", "memory", "audit", f"operations/{UUID(int=7)}"):
         response = await browser.get(f"/ui/{place}")
@@ -793,24 +731,6 @@ async def test_a_path_and_its_role(port: Port, least: str, method: str, path: st
         if response.status == 404 and "json" in (response.header("Content-Type") or ""):
             assert response.json()["code"] != "no-such-path"
         assert b"There is nothing here." not in response.body, name
-
-
-BODIES = {
-    "resolve": {"completed", "never_happened", "drop", "force", "token", "why", "by"},
-    "requeue": {"token", "why", "by"},
-    "withdraw": {"token", "why", "by"},
-    "purge": {"why", "by"},
-    "erase": {"yes", "why", "by"},
-}
-
-
-@pytest.mark.parametrize("verb", BODIES)
-async def test_the_members_of_a_body(port: Port, verb: str) -> None:
-    """A body with another name is refused, and told which names there are."""
-    refused = await port.program("ada")("POST", f"/operations/{uuid4()}/{verb}", {"why": "x", "other": 1})
-    assert refused.status == 400
-    _, _, names = refused.json()["detail"].partition("known here: ")
-    assert set(names.partition(";")[0].split(", ")) == BODIES[verb]
 
 
 async def test_the_form_of_an_operation(port: Port) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from gateway.admin.access import FAILURES_MAX, WINDOW_SECONDS, Throttle
-from gateway.core.operation import State
+from tests.admin.hand import Admin
 from tests.admin.shell import doubt
 from tests.admin.test_console import ADMIN, Consoled, consoled
-from tests.admin.test_pages import HOSTILE, TOKENS, Browser
+from tests.admin.test_pages import FORCED, HOSTILE, TOKENS, Browser
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.issuer import Issuer, signing_key
@@ -35,12 +35,10 @@ def named(it: Consoled, name: str, groups: str | None = None) -> Browser:
 
 
 @asynccontextmanager
-async def proxied(directory: Path, tokens: bool = True, **changes: Any) -> AsyncIterator[Consoled]:
+async def proxied(directory: Path, own: dict[str, Any] = ADMIN, **changes: Any) -> AsyncIterator[Consoled]:
     """A gateway whose console trusts a proxy on this machine."""
     proxy = {name: value for name, value in (PROXY | changes).items() if value is not None}
-    sign_in = {"secret": SECRET, "proxy": proxy}
-    own = ADMIN if tokens else {"listen": "127.0.0.1:0"}
-    async with consoled(directory, admin={**own, "sign_in": sign_in}) as it:
+    async with consoled(directory, admin={**own, "sign_in": {"secret": SECRET, "proxy": proxy}}) as it:
         yield it
 
 
@@ -54,7 +52,7 @@ async def refused_sign_ins(it: Consoled) -> float:
 
 async def test_a_proxy_names_a_person(tmp_path: Path) -> None:
     """One button, no token; what the person does stands in the audit by name, and the session is as any other."""
-    async with proxied(tmp_path, tokens=False) as it:
+    async with proxied(tmp_path, {"listen": "127.0.0.1:0"}) as it:
         operation_id = await doubt(it.house)
         browser = named(it, "alice@example.com", "cooks, support")
         assert (await browser.get("/ui/")).status == 303
@@ -81,15 +79,12 @@ async def test_the_role_of_a_name(tmp_path: Path) -> None:
 # The headers for the name and for the groups, and why nobody is vouched for.
 NOBODY = [
     (["alice"], [], "alice has no role here"),
-    (["alice"], [""], "alice has no role here"),
     (["alice"], ["STAFF,root,"], "alice has no role here"),
-    ([""], ["sre"], "nobody is named"),
     (["x" * 129], ["sre"], "nobody is named"),
     (["a\tb"], ["sre"], "nobody is named"),
     (["alice", "eve"], ["sre"], "X-Forwarded-User is given more than once"),
     (["eve"], ["cooks", "sre"], "X-Forwarded-Groups is given more than once"),
     ([], ["sre"], ""),
-    ([], [], ""),
 ]
 
 
@@ -194,29 +189,24 @@ async def test_forged_requests_behind_a_proxy(tmp_path: Path) -> None:
         await browser.go_on()
         await other.go_on()
         path = f"/ui/operations/{operation_id}/resolve"
-        form = {**(await browser.page(path)).forms[path], "why": "forged", "way": "never_happened"}
-        form |= {"force": "yes", "typed": operation_id[:8], "confirmed": "yes"}
+        form = {**(await browser.page(path)).forms[path], **FORCED, "why": "forged", "typed": operation_id[:8]}
         assert [(await browser.post(path, form, **forged)).status for forged in forgeries] == [403] * 4
-        assert (await browser.post(path, {**form, "form_token": ""})).status == 403
         assert (await other.post(path, form)).status == 403
-        assert State.IN_DOUBT.replace("_", " ") in (await browser.get(f"/ui/operations/{operation_id}")).words
+        assert "in doubt" in (await browser.get(f"/ui/operations/{operation_id}")).words
         assert (await browser.post(path, form)).status == 200
 
 
 async def test_a_sign_out_says_what_it_ends(tmp_path: Path) -> None:
     """The session of the console alone, which is over; the proxy names the person all the same."""
     async with proxied(tmp_path) as it:
-        browser = named(it, "alice", "sre")
-        await browser.go_on()
-        form = (await browser.page("/ui/")).forms["/ui/sign-out"]
-        out = await browser.post("/ui/sign-out", form)
-        assert (out.header("Set-Cookie") or "").startswith('idempotency_gateway_session=""')
-        page = (await browser.get(out.header("Location") or "")).words
-        assert "You are signed out of this console." in page
-        assert "sign out at the proxy" in page
-        token = await it.signed_in("vera")
-        out = await token.post("/ui/sign-out", (await token.page("/ui/")).forms["/ui/sign-out"])
-        assert "sign out at the proxy" not in (await token.get(out.header("Location") or "")).words
+        for browser, is_named in ((named(it, "alice", "sre"), True), (await it.signed_in("vera"), False)):
+            if is_named:
+                await browser.go_on()
+            out = await browser.post("/ui/sign-out", (await browser.page("/ui/")).forms["/ui/sign-out"])
+            assert (out.header("Set-Cookie") or "").startswith('idempotency_gateway_session=""')
+            page = (await browser.get(out.header("Location") or "")).words
+            assert "You are signed out of this console." in page
+            assert ("sign out at the proxy" in page) is is_named
 
 
 async def test_a_reload_changes_roles(tmp_path: Path) -> None:
@@ -258,20 +248,17 @@ async def test_a_token_names_a_person(tmp_path: Path, header: str) -> None:
     """By its claims, with the role of a group; a change needs the form all the same, whichever header has it."""
     async with issued(tmp_path, header) as (it, issuer):
         operation_id = await doubt(it.house)
-        token = issuer.token(time(), email="alice@example.com", groups=["cooks", "support"])
-        browser = handed(it, header, token)
+        browser = handed(it, header, issuer.token(time(), email="alice@example.com", groups=["cooks", "support"]))
         assert (await browser.get("/ui/")).status == 303
         assert (await browser.go_on()).status == 303
         assert "alice@example.com (operator)" in (await browser.page("/ui/")).text
         path = f"/ui/operations/{operation_id}/resolve"
         form = {"why": "seen", "way": "happened", "pasted": "HTTP/1.1 201 Created\n\n", "confirmed": "yes"}
         assert (await browser.post(path, form)).status == 403
-        assert (await browser.post(path, {**form, **(await browser.page(path)).forms[path]}, Origin="")).status == 403
         whole = {**(await browser.page(path)).forms[path], **form}
+        assert (await browser.post(path, whole, Origin="")).status == 403
         assert (await browser.post(path, whole)).status == 200
-        about = await http.request(
-            browser.port, "GET", f"/operations/{operation_id}", [("Authorization", f"Bearer {TOKENS['vera']}")]
-        )
+        about = await Admin(browser.port, TOKENS["vera"])("GET", f"/operations/{operation_id}")
         assert [audit["who"] for audit in about.json()["audits"]] == ["alice@example.com"]
         assert (await browser.get("/operations")).status == 401
 
@@ -285,15 +272,10 @@ def unsigned(issuer: Issuer, **claims: Any) -> str:
 NOBODYS: dict[str, tuple[dict[str, Any], str]] = {
     "expired": ({"exp": 1}, "The token has expired"),
     "audience": ({"aud": "another"}, "The token is for another audience"),
-    "issuer": ({"iss": "https://evil.test"}, "The token is from another issuer"),
-    "signature": (
-        {"key": replace(signing_key("another"), key_id="k1")},
-        "The signature of the token is not its issuer's",
-    ),
+    "signature": ({"key": replace(signing_key("b"), key_id="k1")}, "The signature of the token is not its issuer's"),
     "nameless": ({"email": None}, "The token does not name its caller"),
     "unprintable": ({"email": "a\nb"}, "nobody is named"),
     "no-groups": ({"groups": None}, "alice has no role here"),
-    "empty": ({"groups": []}, "alice has no role here"),
     "others": ({"groups": ["STAFF", 7, ["sre"]]}, "alice has no role here"),
     "joined": ({"groups": "sre,staff"}, "alice has no role here"),
     "alg-none": ({"alg": "none"}, "signed by an algorithm that is not accepted"),
@@ -350,34 +332,23 @@ async def test_a_wrong_token_is_still_throttled(tmp_path: Path) -> None:
         assert (await browser.get("/ui/")).status == 429
 
 
-def throttle() -> tuple[Throttle, ManualClock]:
-    clock = ManualClock(0)
-    return Throttle(lambda: clock() / 1_000_000), clock
-
-
 def test_addresses_do_not_share() -> None:
-    """One address that is wrong keeps no other out; one network of 64 bits of IPv6 counts as one address."""
-    kept, clock = throttle()
+    """One address that is wrong keeps no other out; one network of 64 bits of IPv6 counts as one address. Many
+    addresses push out those that failed longest ago."""
+    clock = ManualClock(0)
+    kept = Throttle(lambda: clock() / 1_000_000)
     for number in range(FAILURES_MAX):
         kept.failed("192.0.2.1")
         kept.failed(f"2001:db8::{number:x}")
-    assert kept.wait_seconds("192.0.2.1") == WINDOW_SECONDS
-    assert kept.wait_seconds("::ffff:192.0.2.1") == WINDOW_SECONDS
-    assert kept.wait_seconds("192.0.2.2") == 0.0
-    assert kept.wait_seconds("2001:db8::ffff") == WINDOW_SECONDS
-    assert kept.wait_seconds("2001:db8:0:1::1") == 0.0
+    for address in ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::ffff"):
+        assert kept.wait_seconds(address) == WINDOW_SECONDS, address
+    for address in ("192.0.2.2", "2001:db8:0:1::1"):
+        assert kept.wait_seconds(address) == 0.0, address
     clock.advance(WINDOW_SECONDS - 1)
     assert kept.wait_seconds("192.0.2.1") == 1.0
-    clock.advance(1)
-    assert kept.wait_seconds("192.0.2.1") == 0.0
-    assert kept.failed("192.0.2.1") == 1
-
-
-def test_table_is_bounded() -> None:
-    """Many addresses push out those that failed longest ago."""
-    kept, _ = throttle()
-    for _ in range(FAILURES_MAX):
-        kept.failed("192.0.2.1")
     for number in range(1000):
         kept.failed(f"10.0.{number // 256}.{number % 256}")
     assert kept.wait_seconds("192.0.2.1") == 0.0
+    clock.advance(1)
+    assert kept.wait_seconds("2001:db8::ffff") == 0.0
+    assert kept.failed("192.0.2.1") == 1

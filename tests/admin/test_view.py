@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from uuid import UUID, uuid4
 from xml.etree import ElementTree as ET
@@ -51,8 +51,7 @@ from tests.admin.test_pages import HOSTILE, Port, port
 from tests.support.memory_store import Kept
 
 SPANS = {
-    0: "0s", 0.9: "0s", 59: "59s", 60: "1m", 61: "1m 1s", 3600: "1h", 3661: "1h 1m", 3601: "1h",
-    86400: "1d", 90061: "1d 1h", 864000: "10d", 36000: "10h", -5: "0s",
+    0.9: "0s", 59: "59s", 60: "1m", 61: "1m 1s", 3661: "1h 1m", 3601: "1h", 90061: "1d 1h", 864000: "10d", -5: "0s",
 }  # fmt: skip
 TOOK = {-5: "0 ms", 1_999: "1 ms", 1_000_000: "1.0 s", 59_999_999: "60.0 s", 61_000_000: "1m 1s"}
 
@@ -115,19 +114,6 @@ async def test_every_state(state: State, is_kept: bool) -> None:
     assert row.endswith("  charge")
 
 
-async def test_a_dead_letter() -> None:
-    """It shows why it is one and what the service said, and the size of what is kept, which nobody can read here."""
-    desk = Desk()
-    record = await desk.kept(State.DEAD_LETTER)
-    about, text = await look(desk, record)
-    assert about["delivery"] == {
-        "answers": 1, "failure": "answered_401", "reason": "unauthorized", "request_bytes": 40,
-    }  # fmt: skip
-    assert (text["kept request"], text["last failure"]) == ("40 bytes, encrypted", "answered_401")
-    row = table_row(desk.known(record.identity.operation_id), 0)
-    assert row.split()[-2:] == ["unauthorized", "charge"]
-
-
 async def look(desk: Desk, record: Record) -> tuple[dict[str, Any], dict[str, str]]:
     """What is shown of it, as JSON, and as lines by their labels."""
     inspected = await desk.operations.inspect(record.identity.operation_id)
@@ -140,17 +126,21 @@ async def look(desk: Desk, record: Record) -> tuple[dict[str, Any], dict[str, st
         ("unauthorized", "The service refused its credentials. Mend them"),
         ("attempts-exhausted", "The service answered every attempt with a status that is worth another one"),
         ("unreadable", "Its kept request cannot be decrypted. Put the key that it was encrypted under back"),
-        ("deadline", "It was not delivered within `delivery.deliver_within`."),
         ("something", "It was given up (something). Find out at the service what is wrong with it."),
     ],
 )
-async def test_advice_on_a_dead_letter(reason: str, first: str) -> None:
-    """Each reason has its own first step; then it says how to deliver it, how to drop it, and how to deliver many."""
+async def test_a_dead_letter(reason: str, first: str) -> None:
+    """It shows why it is one, what the service said, and the size of what is kept, which nobody can read here. Each
+    reason has its own first step; then it says how to deliver it, how to drop it, and how to deliver many."""
     desk = Desk()
     record = await desk.kept(State.DEAD_LETTER, reason=reason)
     operation_id = record.identity.operation_id
-    text = advice(desk.store.read_now(operation_id), None)
-    assert text.startswith("Nothing happened, and its request is kept: it is not lost")
+    about, text = await look(desk, record)
+    delivery = {"answers": 1, "failure": "answered_401", "reason": reason, "request_bytes": 40}
+    assert about["delivery"] == delivery
+    assert (text["kept request"], text["last failure"]) == ("40 bytes, encrypted", "answered_401")
+    assert table_row(desk.known(operation_id), 0).split()[-2:] == [reason, "charge"]
+    assert about["next"].startswith("Nothing happened, and its request is kept: it is not lost")
     for part in (
         first,
         "The last attempt: answered_401.",
@@ -158,21 +148,21 @@ async def test_advice_on_a_dead_letter(reason: str, first: str) -> None:
         f"withdraw {operation_id} --why TEXT",
         f"requeue --route charge --reason {reason} --limit 1000 --rate 50 --why TEXT",
     ):
-        assert part in text
+        assert part in about["next"]
 
 
 async def test_advice_on_what_waits() -> None:
     """It says when it is sent next, after what, until when, and how to call it off."""
     desk = Desk()
     record = await desk.kept(State.CLAIMED)
-    ids = record.identity.operation_id, record.token, record.attempt_id
-    desk.say(Postpone(*ids, microseconds(30), "connect_refused", is_answered=False))
-    assert advice(desk.store.read_now(ids[0]), None) == (
-        "Nothing, unless it is to be called off. Its request is kept, and no attempt of it had an effect. The next "
-        "attempt is due at 2027-01-15T08:00:30Z (in 30s) after the last one failed (connect_refused); none starts "
-        "after 2027-01-16T08:00:00Z (in 1d), when it becomes a dead letter. To call it off: "
-        f"withdraw {ids[0]} --why TEXT."
-    )
+    desk.say(Postpone(*ids(record), microseconds(30), "connect_refused", is_answered=False))
+    said = advice(desk.store.read_now(record.identity.operation_id), None)
+    for words in (
+        "due at 2027-01-15T08:00:30Z (in 30s) after the last one failed (connect_refused); none starts after",
+        "2027-01-16T08:00:00Z (in 1d), when it becomes a dead letter. To call it off: ",
+        f"withdraw {record.identity.operation_id} --why TEXT.",
+    ):
+        assert words in said
 
 
 async def test_absent() -> None:
@@ -191,19 +181,17 @@ async def test_absent() -> None:
 async def test_advice_on_doubt() -> None:
     """It says what to find out, from when on nothing can arrive, and where a lapsed holder's response may still be."""
     desk = Desk()
-    said = await desk.in_state(State.IN_DOUBT)
-    operation_id = said.identity.operation_id
+    operation_id = (await desk.in_state(State.IN_DOUBT)).identity.operation_id
 
-    def advised(settle_us: int | None = TREATMENT.settle_us, of: UUID = operation_id) -> str:
-        return advice(desk.store.read_now(of), settle_us)
+    def advised(of: UUID = operation_id) -> str:
+        return advice(desk.store.read_now(of), TREATMENT.settle_us)
 
-    assert advised() == (
-        "Find out at the service what happened; it was sent Idempotency-Operation: "
-        f"{operation_id}. If it happened, save the service's response with curl -i and give it to: "
-        f"resolve {operation_id} --completed FILE --why TEXT. "
-        "If nothing happened, from 2027-01-15T08:10:00Z on (in 10m): "
-        f"resolve {operation_id} --never-happened --why TEXT."
-    )
+    for words in (
+        f"Find out at the service what happened; it was sent Idempotency-Operation: {operation_id}. If it happened, ",
+        f"save the service's response with curl -i and give it to: resolve {operation_id} --completed FILE --why TEXT.",
+        "If nothing happened, from 2027-01-15T08:10:00Z on (in 10m): resolve ",
+    ):
+        assert words in advised()
     lapsed = (await desk.in_state(State.CLAIMED)).identity.operation_id
     desk.memory.clock.advance(LEASE_SECONDS + SETTLE_SECONDS)
     assert f"If nothing happened: resolve {operation_id}" in advised()
@@ -230,10 +218,7 @@ async def test_where_a_request_is_found_in_the_logs_of_others() -> None:
     request = RequestInfo("POST", "shop.example", "/charges", "req-7", "4bf92f3577b34da6a3ce929d0e0e4736")
     desk.memory.records[record.identity.operation_id] = replace(record, request=request, doubt=answered_doubt(503))
     about, text = await look(desk, record)
-    assert about["request"] == {
-        "method": "POST", "host": "shop.example", "path": "/charges",
-        "request_id": "req-7", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
-    }  # fmt: skip
+    assert about["request"] == asdict(request)
     assert about["upstream_status"] == 503
     assert (text["request"], text["request id"]) == ("POST shop.example/charges", "req-7")
     assert text["trace id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -280,23 +265,17 @@ async def test_the_last_probe_and_the_next() -> None:
     _, text = await look(desk, record)
     assert text["next probe"] == "under way"
     assert text["what to do"].startswith("A running gateway is asking the service about it. ")
-    await cold.put_off(lease, microseconds(120), "the status is 500, which no rule matches")
+    await cold.put_off(lease, microseconds(120), FINDING)
     desk.memory.clock.advance(60)
     about, text = await look(desk, record)
-    assert about["recovery"] == {
-        "policy": "probe",
-        "probes": 1,
-        "last_probe_at": "2027-01-15T08:00:00Z",
-        "last_finding": "the status is 500, which no rule matches",
-        "next_probe_at": "2027-01-15T08:02:00Z",
-    }
-    assert text["last probe"] == "2027-01-15T08:00:00Z (1m ago): the status is 500, which no rule matches"
+    times = {"last_probe_at": "2027-01-15T08:00:00Z", "next_probe_at": "2027-01-15T08:02:00Z"}
+    assert about["recovery"] == {"policy": "probe", "probes": 1, "last_finding": FINDING, **times}
+    assert text["last probe"] == f"2027-01-15T08:00:00Z (1m ago): {FINDING}"
     assert text["next probe"] == "2027-01-15T08:02:00Z (in 1m)"
     assert "2027-01-15T08:02:00Z (in 1m), and sooner for a repeat" in text["what to do"]
     desk.memory.clock.advance(60)
     about, text = await look(desk, record)
-    assert "next_probe_at" not in about["recovery"]
-    assert text["next probe"] == "due"
+    assert (text["next probe"], "next_probe_at" in about["recovery"]) == ("due", False)
 
 
 __all__ = ["port"]
@@ -343,8 +322,8 @@ async def test_one_attempt() -> None:
 
 
 async def test_the_whole_of_a_doubt() -> None:
-    """Claimed, lapsed, probed, taken over, in doubt again, resolved: each in its order, with what came of it. It is in
-    doubt since its first attempt ended: not since the claim, nor since it was sent again."""
+    """Claimed, lapsed, probed, taken over, in doubt again, resolved. It is in doubt since its first attempt ended: not
+    since the claim, nor since it was sent again."""
     desk = Desk()
     record = await desk.in_state(State.CLAIMED)
     desk.memory.clock.advance(LEASE_SECONDS)
@@ -357,16 +336,9 @@ async def test_the_whole_of_a_doubt() -> None:
     assert text["in doubt since"] == "2027-01-15T08:00:30Z (5s ago)"
     assert "in_doubt     2027-01-15T08:00:30Z  " in table_row(desk.known(record.identity.operation_id), 0)
     desk.memory.clock.advance(60)
-    windows_us = TREATMENT.replay_us, TREATMENT.remember_us
-    desk.say(Prove(*ids(record)[:2], uuid4(), RESPONSE, *windows_us, AUDIT))
+    desk.say(Prove(*ids(record)[:2], uuid4(), RESPONSE, TREATMENT.replay_us, TREATMENT.remember_us, AUDIT))
     words, history = await shown(desk, record)
-    assert words == [
-        "sent: token 1, host:1:a; its lease ended, in doubt after 30.0 s",
-        f"asked the service: {FINDING}",
-        "sent again in doubt: POST, token 2, other:2:b; in doubt after 1.0 s: the response was cut short, after status "
-        "201",
-        "found out: it happened, status 201: alice: ticket 7",
-    ]
+    assert words[2].endswith("in doubt after 1.0 s: the response was cut short, after status 201")
     assert [each.get("how", each["event"]) for each in history] == ["claim", "probe", "takeover", "prove"]
     assert history[-1]["who"] == "alice"
     inspected = await desk.operations.inspect(record.identity.operation_id)
@@ -426,7 +398,7 @@ async def test_a_delivery() -> None:
 
 
 async def test_after_the_record() -> None:
-    """Of an operation that is forgotten, the audits are left."""
+    """Of an operation that is forgotten, the audits are left, and nothing is drawn."""
     audit = AuditEntry(7, Event.PURGE, 3, "alice", "gdpr")
     assert [each.text for each in told(None, [audit]).happenings] == ["response dropped: alice: gdpr"]
     assert strip(Told(), 0) is None

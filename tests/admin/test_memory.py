@@ -78,55 +78,34 @@ async def test_restored_sqlite(tmp_path: Path, way: str) -> None:
             assert await told(home, "before") == (200, "replayed")
 
 
-@pytest.mark.parametrize("kind", ["gateway-restarted", "gateway-running"])
-async def test_restored_postgres(tmp_path: Path, own_postgres: PostgresServer, kind: str) -> None:
-    """A Postgres that was put back to an older state is noticed, at the start or while the gateway runs."""
-    store = {"durable": own_postgres.url}
-    copy = own_postgres.directory.with_name(own_postgres.directory.name + "-copy")
-    async with RecordingUpstream() as upstream:
-        async with neighbour(store, tmp_path, upstream) as home:
-            assert await told(home, "before") == (200, "stored")
-            own_postgres.stop()
-            shutil.copytree(own_postgres.directory, copy, symlinks=True)
-            chown_like(own_postgres.directory, copy)
-            own_postgres.start()
-
-            async def stored() -> bool:
-                return (await told(home, "after"))[1] in ("stored", "replayed")
-
-            await eventually(stored, 20)
-            if kind == "gateway-running":
-                own_postgres.crash()
-                swap(own_postgres.directory, copy)
-                own_postgres.start()
-                await eventually(lambda: is_refused(home), 20)
-                assert await told(home, "before") == (200, "replayed")
-                assert len(upstream.requests) == 2
-                return
-        own_postgres.crash()
-        swap(own_postgres.directory, copy)
+async def test_restored_postgres(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """A Postgres that was put back to an older state under a running gateway is noticed."""
+    directory = own_postgres.directory
+    copy = directory.with_name(directory.name + "-copy")
+    async with RecordingUpstream() as upstream, neighbour({"durable": own_postgres.url}, tmp_path, upstream) as home:
+        assert await told(home, "before") == (200, "stored")
+        own_postgres.stop()
+        shutil.copytree(directory, copy, symlinks=True)
+        owner = directory.stat()
+        for path in (copy, *copy.rglob("*")):
+            shutil.chown(path, owner.st_uid, owner.st_gid)
         own_postgres.start()
-        async with neighbour(store, tmp_path, upstream) as home:
-            assert await told(home, "new") == (503, "store-amnesia")
-            assert await told(home, "before") == (200, "replayed")
+
+        async def stored() -> bool:
+            return (await told(home, "after"))[1] in ("stored", "replayed")
+
+        await eventually(stored, 20)
+        own_postgres.crash()
+        shutil.rmtree(directory)
+        copy.rename(directory)
+        own_postgres.start()
+
+        async def is_refused() -> bool:
+            """Whether a key that was never used is refused for the lost memory; it never runs meanwhile."""
+            answer = await told(home, "new")
+            assert answer in [(503, "store-unavailable"), (503, "store-amnesia")]
+            return answer == (503, "store-amnesia")
+
+        await eventually(is_refused, 20)
+        assert await told(home, "before") == (200, "replayed")
         assert len(upstream.requests) == 2
-
-
-async def is_refused(home: House) -> bool:
-    """Whether a key that was never used is refused for the lost memory; it never runs meanwhile."""
-    answer = await told(home, "new")
-    assert answer in [(503, "store-unavailable"), (503, "store-amnesia")]
-    return answer == (503, "store-amnesia")
-
-
-def swap(directory: Path, copy: Path) -> None:
-    """Put the copy in the place of a server's files."""
-    shutil.rmtree(directory)
-    copy.rename(directory)
-
-
-def chown_like(original: Path, copy: Path) -> None:
-    """Give the copy, and all in it, the owner of the original."""
-    owner = original.stat()
-    for path in (copy, *copy.rglob("*")):
-        shutil.chown(path, owner.st_uid, owner.st_gid)

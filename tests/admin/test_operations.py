@@ -308,23 +308,16 @@ async def test_route_that_is_gone() -> None:
 
 
 async def test_retired_answer_cannot_be_purged() -> None:
-    """A response whose window is over is gone already."""
+    """A response whose window is over is gone already. Of one that is purged, memories that learn of nothing are
+    named."""
+    desk, operation_id = await desk_in(State.COMPLETED)
+    unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
+    (note,) = changed(await unheard.purge(operation_id, AUDIT)).notes
+    assert note == "Running gateways may reply from their cache for 30 s more."
     desk, operation_id = await desk_in(State.COMPLETED)
     desk.memory.clock.advance(3600)
     outcome = declined(await desk.operations.purge(operation_id, AUDIT))
     assert outcome.text.startswith("Its response is not replayed any more, and will be deleted by itself;")
-
-
-async def test_copies_that_were_not_told() -> None:
-    """Copies that could not be reached, and memories that learn of nothing, are named with the change."""
-    desk, operation_id = await desk_in(State.COMPLETED)
-    owing = Operations(desk.store, POLICIES, purges_pending=lambda: 1)
-    outcome = changed(await owing.purge(operation_id, AUDIT))
-    assert outcome.purges_pending == 1
-    assert "The fast tier could not be purged." in outcome.notes[0]
-    unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
-    (note,) = changed(await unheard.purge(operation_id, AUDIT)).notes
-    assert note == "Running gateways may reply from their cache for 30 s more."
 
 
 def test_identify_by_what_would_be_verified() -> None:
@@ -508,15 +501,8 @@ async def test_a_store_that_lost_its_memory() -> None:
 
 
 async def test_without_a_route() -> None:
-    """A requeue that no gateway of this configuration will deliver says so."""
-    other = replace(CHARGE, name="refund", operation="refund")
-    desk = Desk(Policies("shop", [other]))
-    outcome = changed(await desk.operations.requeue(await dead(desk), AUDIT))
-    assert outcome.notes[0].startswith("No route of this configuration delivers this operation")
-
-
-async def test_what_waits_on_a_route_that_accepts_no_more() -> None:
-    """`inspect` says that nobody delivers it, until when it waits, and what to do."""
+    """Of what no gateway of this configuration delivers, `inspect` says so, until when it waits, and what to do, and a
+    requeue says so too. A pause of its route can be ended."""
     desk = Desk(Policies("shop", [CHARGE], delivering=Delivering(frozenset(), frozenset(("charge",)), frozenset())))
     operation_id = (await desk.kept(State.ACCEPTED)).identity.operation_id
     said = full_json(await desk.operations.inspect(operation_id))["next"]
@@ -526,12 +512,9 @@ async def test_what_waits_on_a_route_that_accepts_no_more() -> None:
         f"give route charge back, with its `accept`. To call it off: withdraw {operation_id} --why TEXT.",
     ):
         assert words in said
-
-
-async def test_a_pause_of_a_route_that_is_gone() -> None:
-    """It can be ended."""
     desk = Desk(Policies("shop", [replace(CHARGE, name="refund", operation="refund")]))
-    await desk.store.start()
+    outcome = changed(await desk.operations.requeue(await dead(desk), AUDIT))
+    assert outcome.notes[0].startswith("No route of this configuration delivers this operation")
     await desk.store.cold.pause("shop", "charge", AUDIT)
     assert await desk.operations.resume("charge", AUDIT) == (
         "Resumed: charge (no route of this configuration) is delivered again within seconds."

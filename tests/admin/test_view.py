@@ -404,8 +404,10 @@ async def test_after_the_record() -> None:
     assert strip(Told(), 0) is None
 
 
-async def full(desk: Desk, text: str = "x" * 200) -> Record:
-    """An operation in doubt with as much history and as many audits as there can be."""
+async def test_the_page_of_a_huge_history(port: Port) -> None:
+    """It is bounded, says what was dropped, is drawn and listed without a script, and comes at once. What a holder, a
+    method, a finding, a reason or an auditor is called is text, in the list and in the picture."""
+    desk, text = port.desk, HOSTILE + "\x1b[31m" + "x" * 160
     record = await desk.in_state(State.IN_DOUBT)
     history = record.history
     for at in range(3 * HISTORY_LAST):
@@ -413,40 +415,24 @@ async def full(desk: Desk, text: str = "x" * 200) -> Record:
         now_us = desk.memory.clock()
         ended = Entry("abandon", now_us, at + 100, text, now_us - 1, text, text)
         history = history_with(history, Entry(PROBE, now_us, 1, text) if at % 3 else ended)
-    changed = replace(record, history=history, holder=text)
-    desk.memory.records[record.identity.operation_id] = changed
+    operation_id = record.identity.operation_id
+    desk.memory.records[operation_id] = replace(record, history=history, holder=text)
     entry = AuditEntry(desk.memory.clock(), Event.REINSTATE, 1, text, text)
-    desk.memory.audits[record.identity.operation_id] = [Kept(entry, 0)] * AUDITS_MAX
-    return changed
+    desk.memory.audits[operation_id] = [Kept(entry, 0)] * AUDITS_MAX
 
-
-async def test_the_page_of_a_huge_history(port: Port) -> None:
-    """It is bounded, says what was dropped, is drawn and listed without a script, and comes at once."""
-    record = await full(port.desk)
-    browser = await port.signed_in("vera")
-    path = f"/ui/operations/{record.identity.operation_id}"
+    browser, path = await port.signed_in("vera"), f"/ui/operations/{operation_id}"
     await browser.get(path)
     began = time.perf_counter()
     response = await browser.get(path)
     assert time.perf_counter() - began < PAGE_SECONDS_MAX
-    text = response.body.decode()
+    page = response.body.decode()
     dropped = 3 * HISTORY_LAST + 1 - HISTORY_FIRST - HISTORY_LAST
     assert f"{dropped} more were dropped, after the first {HISTORY_FIRST}" in response.text
-    assert text.count("<li>") >= HISTORY_FIRST + HISTORY_LAST + AUDITS_MAX
-    svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
+    assert full_json(await desk.operations.inspect(operation_id))["history_dropped"] == dropped
+    assert page.count("<li>") >= HISTORY_FIRST + HISTORY_LAST + AUDITS_MAX
+    assert "<script>alert" not in page
+    svg = ET.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
     assert len(svg.findall(".//circle")) + len(svg.findall(".//g")) >= HISTORY_FIRST + HISTORY_LAST
-    about = full_json(await port.desk.operations.inspect(record.identity.operation_id))
-    assert about["history_dropped"] == dropped
-
-
-async def test_hostile_text_in_each_field(port: Port) -> None:
-    """What a holder, a method, a finding, a reason or an auditor is called is text, in the list and in the picture."""
-    record = await full(port.desk, HOSTILE + "\x1b[31m")
-    browser = await port.signed_in("vera")
-    response = await browser.get(f"/ui/operations/{record.identity.operation_id}")
-    text = response.body.decode()
-    assert "<script>alert" not in text
-    svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
     titles = ["".join(each.itertext()) for each in svg.iter() if each.tag.endswith("title")]
     assert sum(HOSTILE in title for title in titles) >= HISTORY_FIRST + HISTORY_LAST
 

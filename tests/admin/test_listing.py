@@ -80,7 +80,9 @@ async def test_a_list_that_is_given_again_after_the_key_ran() -> None:
     # Lapsed: in doubt, under another token.
     assert await ends(desk, line) == [End.REFUSED]
     assert await ends(desk, replace(line, token=record.token)) == [End.ALREADY]
+    # The same words about another doubt are a new command.
     assert await ends(desk, replace(line, token=again.token)) == [End.RESOLVED]
+    assert len(await desk.operations.audits(operation_id)) == 2
 
 
 async def test_many_in_one_command(sqlite: Store, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from gateway.core.message import IndexedHeaders
 from gateway.core.operation import Record, RequestInfo, State
 from gateway.store.operations import SinkBacklog, Tally
 from tests.admin.shell import doubt, shelled
-from tests.admin.test_pages import HOSTILE, Page, Port, port
+from tests.admin.test_pages import HOSTILE, Browser, Page, Port, port, vera
 
-__all__ = ["port"]
+__all__ = ["port", "vera"]
 
 COLUMNS = ["Operation", "Route", "Caller", "State", "In doubt since", "The service last", "Next"]
 
@@ -40,9 +40,9 @@ def claimed(
     return port.desk.say(replace(claim, identity=identity, request=request))
 
 
-def doubted(port: Port, key: str, doubt: str = "timeout", **about: str) -> str:
-    """The id of a record that is in doubt for this."""
-    record = port.desk.abandon(claimed(port, key, **about), doubt)
+def doubted(port: Port, key: str, path: str = "/charges", tenant: str = "t1") -> str:
+    """The id of a record that is in doubt."""
+    record = port.desk.abandon(claimed(port, key, path=path, tenant=tenant))
     port.desk.memory.clock.advance(1)
     return str(record.identity.operation_id)
 
@@ -53,17 +53,27 @@ def ids_of(page: Page) -> list[str]:
 
 @pytest.fixture
 async def three(port: Port) -> list[str]:
-    """Three doubts, the oldest first."""
-    return [
-        doubted(port, "k1", "reset_after_502", path="/charges/b", request_id="req-1"),
-        doubted(port, "k2", "timeout", tenant="t2", path="/charges/a"),
-        doubted(port, "k3", "answered_503", tenant="t2", path="/refunds"),
+    """Three doubts, the oldest first: those that came into doubt late were sent early."""
+    abouts = [
+        ("k1", "reset_after_502", "t1", "/charges/b", "req-1"),
+        ("k2", "timeout", "t2", "/charges/a", None),
+        ("k3", "answered_503", "t2", "/refunds", None),
     ]
+    records = {}
+    for key, _, tenant, path, request_id in reversed(abouts):
+        records[key] = claimed(port, key, tenant=tenant, path=path, request_id=request_id)
+        port.desk.memory.clock.advance(1)
+    for key, why, *_ in abouts:
+        port.desk.abandon(records[key], why)
+        port.desk.memory.clock.advance(1)
+    return [str(records[key].identity.operation_id) for key, *_ in abouts]
 
 
-async def test_columns_are_a_persons(port: Port, three: list[str]) -> None:
+async def test_columns_are_a_persons(vera: Browser, three: list[str]) -> None:
     """Method and path, caller, how long, what the service did, what happens next; no holder, token or attempt."""
-    page = await (await port.signed_in("vera")).page("/ui/operations")
+    assert ids_of(await vera.page("/ui/")) == three
+    page = await vera.page("/ui/operations")
+    assert ids_of(page) == three
     assert [about["data-label"] for tag, about in page.elements if "data-label" in about][:7] == COLUMNS
     text = page.words
     for words in ("POST /charges/b", "the connection to the service broke, after status 502", "waits for a decision"):
@@ -81,15 +91,15 @@ FILTERS = {
     "status=5xx": [0, 2],
     "request_id=req-1": [0],
     "route=other": [],
-    "older_than=3s&status=5xx": [0],
+    "older_than=6s&status=5xx": [2],
     "caller=ffffffffffffffff": [],
 }
 
 
 @pytest.mark.parametrize("query", FILTERS)
-async def test_filters(port: Port, three: list[str], query: str) -> None:
+async def test_filters(vera: Browser, three: list[str], query: str) -> None:
     """What matches is found, the oldest first; the form has what the address says."""
-    page = await (await port.signed_in("vera")).page(f"/ui/operations?{query}")
+    page = await vera.page(f"/ui/operations?{query}")
     assert ids_of(page) == [three[number] for number in FILTERS[query]]
     if not FILTERS[query]:
         assert "No operation matches." in page.text
@@ -98,20 +108,18 @@ async def test_filters(port: Port, three: list[str], query: str) -> None:
     assert all(fields.get(name, value) == value.replace("+", " ") for name, value in given.items())
 
 
-async def test_a_caller(port: Port, three: list[str]) -> None:
+async def test_a_caller(vera: Browser, three: list[str]) -> None:
     """The digest in a row leads to all of that caller in that state."""
-    browser = await port.signed_in("vera")
-    page = await browser.page("/ui/operations")
+    page = await vera.page("/ui/operations")
     (mine, theirs) = dict.fromkeys(link for link in page.links if "caller=" in link)
-    assert ids_of(await browser.page(mine)) == three[:1]
-    assert ids_of(await browser.page(theirs)) == three[1:]
+    assert ids_of(await vera.page(mine)) == three[:1]
+    assert ids_of(await vera.page(theirs)) == three[1:]
 
 
 @pytest.mark.parametrize("column", ["subject", "caller", "since", "did"])
-async def test_sorting(port: Port, three: list[str], column: str) -> None:
+async def test_sorting(vera: Browser, three: list[str], column: str) -> None:
     """By each column, in both directions, by a link in its head, which says so; equals stay the oldest first."""
-    browser = await port.signed_in("vera")
-    page = await browser.page(f"/ui/operations?sort={column}&route=charge")
+    page = await vera.page(f"/ui/operations?sort={column}&route=charge")
     order = {"subject": [1, 0, 2], "did": [0, 2, 1], "since": [0, 1, 2]}.get(column)
     if order is not None:
         assert ids_of(page) == [three[number] for number in order]
@@ -119,30 +127,29 @@ async def test_sorting(port: Port, three: list[str], column: str) -> None:
     assert [each for each in heads if each] == ["ascending"]
     (back,) = [link for link in page.links if f"sort=-{column}" in link]
     assert "route=charge" in back
-    page = await browser.page(back)
+    page = await vera.page(back)
     assert sorted(ids_of(page)) == sorted(three)
     if column in ("subject", "since"):
         assert ids_of(page) == [three[number] for number in reversed(order)]
     assert "descending" in [about.get("aria-sort") for _, about in page.elements]
 
 
-async def test_the_pages_of_a_sorted_list(port: Port, three: list[str]) -> None:
+async def test_the_pages_of_a_sorted_list(vera: Browser, three: list[str]) -> None:
     """They go on with filters and order."""
-    browser, path, found = await port.signed_in("vera"), "/ui/operations?sort=subject&limit=2&path=s", []
+    path, found = "/ui/operations?sort=subject&limit=2&path=s", []
     while path:
-        page = await browser.page(path)
+        page = await vera.page(path)
         found += ids_of(page)
         (path,) = [link for link in page.links if "page=" in link] or [""]
     assert found == [three[1], three[0], three[2]]
 
 
 @pytest.mark.parametrize("name", [*listing.Wanted.__slots__, "route", "sort", "older_than", "page", "state", "reason"])
-async def test_hostile_text_in_a_filter(port: Port, three: list[str], name: str) -> None:
+async def test_hostile_text_in_a_filter(vera: Browser, three: list[str], name: str) -> None:
     """It is text in the form, or is refused; it is nowhere markup."""
-    browser = await port.signed_in("vera")
     for path in ("/ui/operations", "/ui/dead-letters"):
         for text in (HOSTILE, "\x00\x1b[31m", "é" * 100, "x" * 5000, "' OR 1=1 --", "%"):
-            response = await browser.get(f"{path}?{name}={quote(text)}")
+            response = await vera.get(f"{path}?{name}={quote(text)}")
             assert response.status in (200, 400), (name, text, response.status)
             assert b"<script>alert" not in response.body
 
@@ -150,68 +157,68 @@ async def test_hostile_text_in_a_filter(port: Port, three: list[str], name: str)
 @pytest.mark.parametrize(
     "query", ["sort=token", "sort=--since", "status=x", "caller=xyz", f"path={'x' * 201}", "page=-1"]
 )
-async def test_a_wrong_filter(port: Port, query: str) -> None:
+async def test_a_wrong_filter(vera: Browser, query: str) -> None:
     """It is refused with what to give instead, and never taken for none."""
-    response = await (await port.signed_in("vera")).get(f"/ui/operations?{query}")
+    response = await vera.get(f"/ui/operations?{query}")
     assert response.status == 400
     assert query.partition("=")[0] in response.body.decode() or "expected a number" in response.body.decode()
 
 
-async def test_a_repeat_to_copy(port: Port) -> None:
+async def test_a_repeat_to_copy(port: Port, vera: Browser) -> None:
     """What a caller wrote into its path cannot end the word of the command that it is in."""
     path = "/a'; rm -rf / #\"$(id)"
-    browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=path)
-    page = await browser.page(f"/ui/operations/{operation_id}")
+    operation_id = doubted(port, "k1", path=path)
+    page = await vera.page(f"/ui/operations/{operation_id}")
     (command,) = [text for _, about in page.elements if (text := about.get("data-copy") or "").startswith("curl")]
     words = shlex.split(command)
     assert words[:5] == ["curl", "-i", "-X", "POST", f"https://api.test{path}"]
     assert words[5:] == ["-H", "idempotency-key: THE SAME KEY"]
 
 
-async def test_an_operation_to_explain(port: Port) -> None:
+async def test_an_operation_to_explain(port: Port, vera: Browser) -> None:
     """Its page leads to the form with what is stored of its request; an id with nothing stored is refused."""
-    browser, operation_id = await port.signed_in("vera"), doubted(port, "k1", path=HOSTILE)
-    listed = await browser.page("/ui/operations")
+    operation_id = doubted(port, "k1", path=HOSTILE)
+    listed = await vera.page("/ui/operations")
     assert HOSTILE in listed.text
     assert b"<script>alert" not in listed.body
-    page = await browser.page(f"/ui/operations/{operation_id}")
+    page = await vera.page(f"/ui/operations/{operation_id}")
     (link,) = [link for link in page.links if link.startswith("/ui/explain?")]
-    page = await browser.page(link)
+    page = await vera.page(link)
     shown = {about.get("name"): about.get("value") for _, about in page.elements}
     assert (shown["method"], shown["url"]) == ("POST", f"https://api.test{HOSTILE}")
     assert "idempotency-key: THE SAME KEY" in page.text
     assert "Add what is not" in page.text
     for unknown in ("0" * 32, "no-id"):
-        assert (await browser.get(f"/ui/explain?operation={unknown}")).status == 400
+        assert (await vera.get(f"/ui/explain?operation={unknown}")).status == 400
 
 
-async def test_more_than_are_sorted(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_are_sorted(port: Port, vera: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then they come by id, all of them and each once, and the page says so; a filter that leaves few sorts these."""
     monkeypatch.setattr(listing, "SORTED_MAX", 4)
     monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
     ids = [doubted(port, f"k{number}", path=f"/{number % 3}") for number in range(10)]
-    browser, path, found = await port.signed_in("vera"), "/ui/operations?limit=3", []
+    path, found = "/ui/operations?limit=3", []
     while path:
-        page = await browser.page(path)
+        page = await vera.page(path)
         assert "too many to be put in order" in page.text
         assert not [link for link in page.links if "sort=" in link]
         found += ids_of(page)
         (path,) = [link for link in page.links if "after=" in link] or [""]
     assert found == sorted(ids)
-    page = await browser.page("/ui/operations?path=/0")
+    page = await vera.page("/ui/operations?path=/0")
     assert sorted(ids_of(page)) == sorted(ids[::3])
 
 
-async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_can_be_looked_at(port: Port, vera: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for all records of states without an index to be read: a page of the console or of the API may have
     none, does not say that none is left, and leads on to where something is."""
     monkeypatch.setattr(listing, "PAGE_SIZE_MAX", 4)
     monkeypatch.setattr(listing, "_LOOK_SECONDS", 0.0)
     ids = sorted(doubted(port, f"k{number}") for number in range(12))
     wanted = str(claimed(port, "rare", path="/rare").identity.operation_id)
-    browser, path, found, pages = await port.signed_in("vera"), "/ui/operations?state=all&path=rare", [], 0
+    path, found, pages = "/ui/operations?state=all&path=rare", [], 0
     while path and not found:
-        page = await browser.page(path)
+        page = await vera.page(path)
         assert "No operation matches" not in page.text
         found, pages = ids_of(page), pages + 1
         (path,) = [link for link in page.links if "after=" in link] or [""]
@@ -228,11 +235,11 @@ async def test_more_than_can_be_looked_at(port: Port, monkeypatch: pytest.Monkey
     assert answer["next"] == ids[4]
 
 
-async def test_a_page_does_not_wait_for_the_count_of_very_many(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_waits_for_no_count(port: Port, vera: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows what was counted for the page before, and when; once it is counted, that."""
-    browser, tally, may_count = await port.signed_in("vera"), port.desk.store.tally, asyncio.Event()
+    tally, may_count = port.desk.store.tally, asyncio.Event()
     doubted(port, "k1")
-    assert "1 operation is in doubt" in (await browser.page("/ui/")).text
+    assert "1 operation is in doubt" in (await vera.page("/ui/")).text
 
     async def count() -> Tally:
         await may_count.wait()
@@ -240,23 +247,22 @@ async def test_a_page_does_not_wait_for_the_count_of_very_many(port: Port, monke
 
     monkeypatch.setattr(port.desk.store, "tally", count)
     doubted(port, "k2")
-    text = (await browser.page("/ui/")).text
+    text = (await vera.page("/ui/")).text
     assert "1 operation is in doubt" in text
     assert "Counted at" in text
     may_count.set()
-    text = (await browser.page("/ui/")).text
+    text = (await vera.page("/ui/")).text
     assert "2 operations are in doubt" in text
     assert "Counted at" not in text
 
 
-async def test_other_states(port: Port) -> None:
+async def test_other_states(port: Port, vera: Browser) -> None:
     """Each has its own words for what was last and what is next."""
     for state in (State.COMPLETED, State.RELEASED, State.CLAIMED):
         await port.desk.in_state(state)
     for state in (State.ACCEPTED, State.DEAD_LETTER):
         await port.desk.kept(state)
-    browser = await port.signed_in("vera")
-    text = (await browser.page("/ui/operations?state=all")).words
+    text = (await vera.page("/ui/operations?state=all")).words
     for words in (
         "responded with 201repeats get its response for 1h",
         "did nothing of ita repeat runs",
@@ -265,8 +271,8 @@ async def test_other_states(port: Port) -> None:
         "the service answered 401; the service refused its credentialswaits for a decision",
     ):
         assert words in text
-    assert len(ids_of(await browser.page("/ui/dead-letters?reason=unauthorized&status=401"))) == 1
-    assert ids_of(await browser.page("/ui/dead-letters?reason=deadline")) == []
+    assert len(ids_of(await vera.page("/ui/dead-letters?reason=unauthorized&status=401"))) == 1
+    assert ids_of(await vera.page("/ui/dead-letters?reason=deadline")) == []
 
 
 async def test_sinks(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +309,7 @@ async def found(port: Port, form: dict[str, str], name: str = "vera") -> Page:
     return response
 
 
-async def test_a_key_alone(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_key_alone(port: Port, vera: Browser, caplog: pytest.LogCaptureFixture) -> None:
     """It lists the callers that have it, by their digests, and nothing of what they asked for; it is audited. Its
     digest finds as much; with the caller's, it is that one alone."""
     caplog.set_level(logging.INFO)
@@ -316,7 +322,7 @@ async def test_a_key_alone(port: Port, caplog: pytest.LogCaptureFixture) -> None
     assert about.scope_digest.hex() in page.text
     assert "/secret" not in page.text
     assert "3 callers were asked after." in page.words
-    audit = (await (await port.signed_in("vera")).page("/ui/audit")).words
+    audit = (await vera.page("/ui/audit")).words
     assert "vera looked for the key with digest " in audit
     assert about.key_digest.hex()[:16] in audit
     assert "2 found" in audit
@@ -341,10 +347,9 @@ async def test_a_key_among_too_many(port: Port, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("form", [{"key": "x" * 201}, {"key": "k", "caller": HOSTILE}, {"key": "é"}], ids=str)
-async def test_a_wrong_key(port: Port, form: dict[str, str]) -> None:
+async def test_a_wrong_key(port: Port, vera: Browser, form: dict[str, str]) -> None:
     """It is refused, and no markup on the page; nobody without a session finds anything."""
-    browser = await port.signed_in("vera")
-    response = await browser.submit("/ui/find", form)
+    response = await vera.submit("/ui/find", form)
     assert response.status == 400
     assert b"<script>alert" not in response.body
     stranger = port.browser()
@@ -387,13 +392,12 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("form", TEXTS)
-async def test_what_has_the_id(port: Port, form: str) -> None:
+async def test_what_has_the_id(port: Port, vera: Browser, form: str) -> None:
     """One step leads from it to the history of the operation."""
     record = await port.desk.in_state(State.COMPLETED)
     operation_id = str(record.identity.operation_id)
     text = TEXTS[form].replace("ID", operation_id.upper() if form == "upper case" else operation_id)
-    browser = await port.signed_in("vera")
-    found = await browser.submit("/ui/find", {"id": text})
+    found = await vera.submit("/ui/find", {"id": text})
     assert (found.status, found.header("Location")) == (303, f"/ui/operations/{operation_id}")
     over_api = await port.program("vera")("POST", "/find", {"text": text})
     shown = await port.program("vera")("GET", f"/operations/{operation_id}")
@@ -402,7 +406,7 @@ async def test_what_has_the_id(port: Port, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", GARBAGE)
-async def test_what_has_none(port: Port, form: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_has_none(port: Port, vera: Browser, form: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is refused with what to give instead; a long text, which may have a credential in it, is shown nowhere."""
     caplog.set_level(logging.DEBUG)
     text, instead = GARBAGE[form]
@@ -411,8 +415,7 @@ async def test_what_has_none(port: Port, form: str, caplog: pytest.LogCaptureFix
     detail = refused.json()["detail"]
     assert detail.startswith(EXPECTED)
     assert instead in detail
-    browser = await port.signed_in("vera")
-    page = await browser.submit("/ui/find", {"id": text})
+    page = await vera.submit("/ui/find", {"id": text})
     assert page.status == 400
     assert instead in page.words
     assert len(page.body) < 16_384
@@ -421,12 +424,11 @@ async def test_what_has_none(port: Port, form: str, caplog: pytest.LogCaptureFix
     assert text not in caplog.text
 
 
-async def test_a_short_one_is_shown_again(port: Port) -> None:
+async def test_a_short_one_is_shown_again(vera: Browser) -> None:
     """It was mistyped, perhaps; what is markup in it is none on the page. A credential is longer."""
-    browser = await port.signed_in("vera")
-    page = await browser.submit("/ui/find", {"id": "</textarea><script>x</script>"})
+    page = await vera.submit("/ui/find", {"id": "</textarea><script>x</script>"})
     assert b"&lt;/textarea&gt;&lt;script&gt;x&lt;/script&gt;</textarea>" in page.body
-    page = await browser.submit("/ui/find", {"id": "Authorization: Bearer " + "s" * 20})
+    page = await vera.submit("/ui/find", {"id": "Authorization: Bearer " + "s" * 20})
     assert b"sss" not in page.body
 
 

@@ -201,6 +201,12 @@ async def port(tmp_path: Path) -> AsyncIterator[Port]:
         await api.port.stop()
 
 
+@pytest.fixture
+async def vera(port: Port) -> Browser:
+    """The browser of a viewer who signed in."""
+    return await port.signed_in("vera")
+
+
 def away(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, *verbs: str) -> None:
     """From now on these verbs of the store raise this."""
 
@@ -263,19 +269,18 @@ async def test_signing_in(port: Port) -> None:
     assert 'idempotency_gateway_session=""' in (out.header("Set-Cookie") or "")
 
 
-async def test_pages(port: Port) -> None:
+async def test_pages(vera: Browser) -> None:
     """Each page is below one of the six entries, which every page leads to, and has one heading and one main part."""
-    browser = await port.signed_in("vera")
-    entries = [link for link in (await browser.page("/ui/")).links if link.startswith("/ui/")][:6]
-    below = {link for entry in entries for link in (await browser.page(entry)).links}
+    entries = [link for link in (await vera.page("/ui/")).links if link.startswith("/ui/")][:6]
+    below = {link for entry in entries for link in (await vera.page(entry)).links}
     for path in PAGES:
         assert f"/ui/{path}" in below
-        assert set(entries) <= set((await browser.page(f"/ui/{path}")).links)
-        page = await browser.page(f"/ui/{path}")
+        assert set(entries) <= set((await vera.page(f"/ui/{path}")).links)
+        page = await vera.page(f"/ui/{path}")
         assert [tag for tag, _ in page.elements if tag in ("h1", "main")] == ["main", "h1"]
         assert not [tag for tag, about in page.elements if "style" in about or any(n.startswith("on") for n in about)]
-    assert (await browser.get("/ui/no-such-page")).status == 404
-    assert HOSTILE in (await browser.page("/ui/configuration")).text
+    assert (await vera.get("/ui/no-such-page")).status == 404
+    assert HOSTILE in (await vera.page("/ui/configuration")).text
 
 
 async def test_static_files(port: Port) -> None:
@@ -570,11 +575,11 @@ async def test_another_number_by_now(port: Port) -> None:
     assert (await browser.post(path, again)).status == 409
 
 
-async def test_many_is_no_way_around_a_role(port: Port) -> None:
+async def test_many_is_no_way_around_a_role(port: Port, vera: Browser) -> None:
     """A viewer is offered nothing; all of them at once is nothing that a form can ask for. What stands in the address
     of a form is text, and a filter that is none is said to be so."""
     record, path = await port.desk.kept(State.DEAD_LETTER), "/ui/dead-letters/requeue"
-    assert "Many at once" not in (await (await port.signed_in("vera")).page("/ui/dead-letters")).text
+    assert "Many at once" not in (await vera.page("/ui/dead-letters")).text
     operator = await port.signed_in("olga")
     chosen = (await operator.page(f"{path}?route=charge")).forms[path]
     every = {**chosen, "route": "", "why": "forged", "rate": "1", "matching": "1", "typed": "1"}
@@ -589,32 +594,15 @@ async def test_many_is_no_way_around_a_role(port: Port) -> None:
     assert port.desk.record(record.identity.operation_id) == record
 
 
-async def test_the_oldest_doubt_is_first(port: Port) -> None:
-    """Not the first attempt: one that was sent early may have come into doubt late."""
-    late, early = await port.desk.in_state(State.CLAIMED), await port.desk.in_state(State.CLAIMED)
-    for record in (early, late):
-        port.desk.memory.clock.advance(LEASE_SECONDS / 3)
-        port.desk.abandon(record)
-    ids = [str(record.identity.operation_id) for record in (early, late)]
-    browser = await port.signed_in("vera")
-    for path in ("/ui/", "/ui/operations?state=in_doubt"):
-        page = await browser.page(path)
-        assert [found for link in page.links if (found := link.rpartition("/")[2]) in ids] == ids
-        assert page.text.index("2027-01-15T08:00:10Z") < page.text.index("2027-01-15T08:00:20Z")
-    assert "2027-01-15T08:00:20Z" in (await browser.page(f"/ui/operations/{ids[1]}")).words
-    assert (await browser.get("/ui/operations?older_than=soon")).status == 400
-
-
-async def test_finding(port: Port) -> None:
+async def test_finding(port: Port, vera: Browser) -> None:
     """By the request, in the body of a form: the key is in no address."""
     record = await port.desk.in_state(State.COMPLETED, key="k-1")
-    browser = await port.signed_in("vera")
     form = {"route": "charge", "headers": "Idempotency-Key: k-1\r\nX-Tenant: t1"}
-    found = await browser.submit("/ui/find", form)
+    found = await vera.submit("/ui/find", form)
     assert (found.status, found.header("Location")) == (303, f"/ui/operations/{record.identity.operation_id}")
-    none = await browser.submit("/ui/find", {**form, "headers": "Idempotency-Key: k-2\r\nX-Tenant: t1"})
+    none = await vera.submit("/ui/find", {**form, "headers": "Idempotency-Key: k-2\r\nX-Tenant: t1"})
     assert (none.status, "A request with it would run." in none.text) == (404, True)
-    assert (await browser.submit("/ui/find", {**form, "headers": "no header"})).status == 400
+    assert (await vera.submit("/ui/find", {**form, "headers": "no header"})).status == 400
 
 
 async def test_a_link_survives_the_sign_in(port: Port) -> None:

@@ -221,11 +221,9 @@ async def test_small_dark_and_without_script(tmp_path: Path) -> None:
             await sign_in(page)
             for name in ("", *PAGES):
                 await page.goto(f"/ui/{name}")
-                await check(page)
-            await page.emulate_media(forced_colors="active")
-            for name in ("", *PAGES):
-                await page.goto(f"/ui/{name}")
-                await check(page)
+                for colors in ("active", "none"):
+                    await page.emulate_media(forced_colors=colors)
+                    await check(page)
             await page.keyboard.press("g")
             await page.keyboard.press("a")
             await page.wait_for_url("**/ui/audit")

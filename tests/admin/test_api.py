@@ -12,7 +12,6 @@ import apsw
 import pytest
 
 from gateway import EXIT_WORK_LEFT
-from gateway.core.delivery import REASONS
 from gateway.core.operation import State
 from tests.admin.hand import Admin
 from tests.admin.test_pages import TOKENS, Port, port
@@ -118,10 +117,8 @@ GET_FAULTS = [
     (f"/operations/{NO_SUCH}/resolve", 405, "method"),
     (f"/operations/{NO_SUCH}/look", 404, "no-such-path"),
     ("/operations?state=lost", 400, "malformed"),
-    ("/operations?reason=unautorized", 400, "malformed"),
     ("/operations?limit=501", 400, "malformed"),
     ("/operations?limit=1&limit=2", 400, "malformed"),
-    ("/operations?after=x", 400, "malformed"),
     ("/operations?older_than=5", 400, "malformed"),
     ("/operations?key=x", 400, "malformed"),
 ]
@@ -141,20 +138,16 @@ async def test_wrong_question(admin: Admin, target: str, status: int, code: str)
 NEVER: dict[str, object] = {"never_happened": True, "why": "x"}
 RESOLVE_FAULTS = [
     (b"", "the body is not JSON"),
-    (b"[]", "the body is not a JSON object"),
     (b'{"why": "a", "why": "b"}', "names a member twice"),
     ({"why": "x"}, "say either completed, with the response, or never_happened: true"),
     ({**NEVER, "completed": COMPLETED}, "say either completed"),
     ({"never_happened": True}, "say why; it is recorded"),
-    ({**NEVER, "by": " "}, "say who acts, or leave it out"),
     ({**NEVER, "by": "a" * 129}, "who must be one line of at most 128 printable characters"),
     ({**NEVER, "why": "x" * 1001}, "why must be one line of at most 1000 printable characters"),
     ({**NEVER, "why": "\x1b[31m"}, "why must be one line of at most 1000 printable characters"),
     ({**NEVER, "forced": True}, "an unknown name; known here: why, by, completed, never"),
     ({"completed": COMPLETED, "drop": True, "why": "x"}, "drop is for never_happened: true"),
-    ({"completed": {"status": 201, "headers": {"A": "b"}}, "why": "x"}, "completed.headers: Input should be a valid"),
     ({"completed": {"status": 201, "body_base64": "?"}, "why": "x"}, "completed.body_base64: it is not base64"),
-    ({"completed": {"status": 101}, "why": "x"}, "101 is not the status of a final response"),
     ({"completed": {"status": 200, "headers": [["A\r\nB", "c"]]}, "why": "x"}, "line 1 is not a header"),
 ]
 
@@ -248,7 +241,8 @@ async def test_requeue_and_withdraw(admin: Admin, port: Port, caplog: pytest.Log
 
 
 async def test_withdraw_many(admin: Admin, port: Port, caplog: pytest.LogCaptureFixture) -> None:
-    """Counted first, and then only if so many still match."""
+    """Counted first, and then only if so many still match. All of them at once, or as fast as possible, is nothing that
+    can be asked for."""
     caplog.set_level(logging.INFO, "gateway")
     dead = [await port.desk.kept(State.DEAD_LETTER) for _ in range(3)]
     found = (await admin("GET", "/dead-letters?reason=unauthorized&limit=2")).json()
@@ -265,22 +259,10 @@ async def test_withdraw_many(admin: Admin, port: Port, caplog: pytest.LogCapture
     states = sorted(port.desk.record(each.identity.operation_id).state for each in dead)
     assert states == sorted([State.RELEASED, State.RELEASED, State.ACCEPTED])
     assert (await admin("GET", "/dead-letters")).status == 400
-
-
-@pytest.mark.parametrize(
-    ("asked", "text"),
-    [
-        ({"limit": 1, "rate": 1}, "say which: by route, reason or older_than"),
-        ({"route": "charge", "limit": 1}, "rate: Field required"),
-        ({"route": "charge", "limit": 100_000, "rate": 1}, "limit: Input should be less than or equal to 10000"),
-        ({"reason": "unautorized", "limit": 1, "rate": 1}, f"reason: it is one of {', '.join(REASONS)}"),
-    ],
-    ids=["filter", "rate", "limit", "reason"],
-)
-async def test_requeue_without_bounds(admin: Admin, asked: dict[str, Any], text: str) -> None:
-    """All dead letters at once, or as fast as possible, is nothing that can be asked for."""
-    refused = await admin("POST", "/requeue", {**asked, "why": "x"})
-    assert (refused.status, refused.json()["detail"]) == (400, text)
+    wrongs = ({"reason": None}, "say which: by route"), ({"rate": None}, "rate: "), ({"limit": 10_001}, "limit: ")
+    for wrong, text in wrongs:
+        refused = await admin("POST", "/requeue", {name: each for name, each in (asked | wrong).items() if each})
+        assert (refused.status, text in refused.json()["detail"]) == (400, True), wrong
 
 
 async def test_pause_and_resume(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:

@@ -271,60 +271,43 @@ async def test_taken_out_under_its_owner(shell: Shell) -> None:
 async def test_what_waits_and_what_was_refused(tmp_path: Path) -> None:
     """Both are listed with since when and why while the store is away, from a journal that is in use and from one whose
     owner has gone."""
-    lone = lone_shell(tmp_path, STORE)
-    clock = ManualClock()
+    lone, clock, why = lone_shell(tmp_path, STORE), ManualClock(), "the record is tombstone without it"
     first, second, third = complete(), Release(uuid4(), 2, uuid4(), 30), Abandon(uuid4(), 3, uuid4(), "timeout")
     owner = AsyncExitStack()
     journal = await owner.enter_async_context(journal_of(lone, clock))
-    ids = await keep(journal, first)
+    await keep(journal, first)
     clock.advance(60)
-    ids += await keep(journal, second, third)
+    entry_id, _ = await keep(journal, second, third)
     clock.advance(60)
-    await journal.refuse([(ids[1], "the record is tombstone without it")])
+    await journal.refuse([(entry_id, why)])
     for is_gone in (False, True):
         if is_gone:
             await owner.aclose()
         said = await lone("journal")
         head, *rows = said.out.splitlines()
         assert head.split() == ["OPERATION", "STATE", "SINCE", "AGE", "EVENT", "TOKEN", "STATUS", "ROUTE", "WHY"]
-        assert [row.split()[:2] for row in rows] == [
-            [str(first.operation_id), "waiting"],
-            [str(second.operation_id), "refused"],
-            [str(third.operation_id), "waiting"],
-        ]
-        assert rows[1].endswith("the record is tombstone without it")
+        states = {first: "waiting", second: "refused", third: "waiting"}
+        assert [row.split()[:2] for row in rows] == [[str(each.operation_id), states[each]] for each in states]
+        assert rows[1].endswith(why)
         assert "note: waiting: " in said.err
         # Of an attempt before the one that is in doubt, it would be taken for leave to run the operation again.
         assert "its own attempt had no effect, and says nothing about one under a higher token" in said.err
         (refused,) = (await lone("journal", "--state", "refused", "--format", "jsonl")).rows()
         assert refused.pop("age_seconds") >= 0
-        assert refused == {
-            "operation_id": str(second.operation_id),
-            "state": "refused",
-            "since": moment(clock()),
-            "event": "release",
-            "token": 2,
-            "route": "charge",
-            "journaled_at": moment(clock() - 60_000_000),
-            "why": "the record is tombstone without it",
-        }
+        times = {"since": moment(clock()), "journaled_at": moment(clock() - 60_000_000)}
+        about = {"operation_id": str(second.operation_id), "state": "refused", "event": "release", "token": 2}
+        assert refused == {**about, **times, "route": "charge", "why": why}
         (alone,) = (await lone("journal", first.operation_id, "--format", "jsonl")).rows()
         assert (alone["event"], alone["status"], alone["body_bytes"]) == ("complete", 201, 7)
         cut = await lone("journal", "--limit", 2)
         assert (len(cut.out.splitlines()), "note: there is more" in cut.err) == (3, True)
 
 
-@pytest.mark.parametrize("given", [(), (uuid4(),)], ids=["all", "operation"])
-async def test_nothing_there(shell: Shell, given: tuple[UUID, ...]) -> None:
-    """It is said that there is nothing, also where there never was a journal."""
-    said = await shell("journal", *given)
-    assert (said.code, said.err) == (0, "")
-    assert said.out == ("No outcome in the journal matches.\n" if given else "The journal is empty.\n")
-
-
 async def test_what_cannot_be_read_hides_nothing(shell: Shell) -> None:
-    """A damaged file is named and makes the command fail; what the others hold is listed all the same. Whoever may not
-    look into the directory hears so, instead of that there is nothing."""
+    """Where there never was a journal it is empty. A damaged file is named and makes the command fail; what the others
+    hold is listed all the same. Whoever may not look into the directory hears so, instead of that there is nothing."""
+    said = await shell("journal")
+    assert (said.code, said.out, said.err) == (0, "The journal is empty.\n", "")
     kept = complete()
     await left(shell, waiting=(kept,))
     directory = archive(shell).parent

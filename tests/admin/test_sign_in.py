@@ -260,7 +260,6 @@ def unsigned(issuer: Issuer, **claims: Any) -> str:
 
 NOBODYS: dict[str, tuple[dict[str, Any], str]] = {
     "expired": ({"exp": 1}, "The token has expired"),
-    "audience": ({"aud": "another"}, "The token is for another audience"),
     "signature": ({"key": replace(signing_key("b"), key_id="k1")}, "The signature of the token is not its issuer's"),
     "nameless": ({"email": None}, "The token does not name its caller"),
     "unprintable": ({"email": "a\nb"}, "nobody is named"),

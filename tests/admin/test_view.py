@@ -151,20 +151,6 @@ async def test_a_dead_letter(reason: str, first: str) -> None:
         assert part in about["next"]
 
 
-async def test_advice_on_what_waits() -> None:
-    """It says when it is sent next, after what, until when, and how to call it off."""
-    desk = Desk()
-    record = await desk.kept(State.CLAIMED)
-    desk.say(Postpone(*ids(record), microseconds(30), "connect_refused", is_answered=False))
-    said = advice(desk.store.read_now(record.identity.operation_id), None)
-    for words in (
-        "due at 2027-01-15T08:00:30Z (in 30s) after the last one failed (connect_refused); none starts after",
-        "2027-01-16T08:00:00Z (in 1d), when it becomes a dead letter. To call it off: ",
-        f"withdraw {record.identity.operation_id} --why TEXT.",
-    ):
-        assert words in said
-
-
 async def test_absent() -> None:
     """What is not remembered is said to be, with what that means; what was done to it stays known."""
     desk = Desk()

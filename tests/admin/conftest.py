@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.admin.hand import Desk
 from tests.support.house import store_section
 
 
@@ -20,3 +21,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 def sqlite(tmp_path: Path) -> dict[str, Any]:
     """The same on SQLite."""
     return {"durable": f"sqlite://{tmp_path}/store/operations.db"}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """Operations on the model store."""
+    return Desk()

@@ -63,9 +63,8 @@ async def ends(desk: Desk, *lines: Line, is_dry_run: bool = False) -> list[End]:
     return [end async for _, end, _ in found]
 
 
-async def test_a_list_that_is_given_again_after_the_key_ran() -> None:
+async def test_a_list_that_is_given_again_after_the_key_ran(desk: Desk) -> None:
     """That nothing happened was done; what ran since is no error, and a doubt of its own is not the list's to end."""
-    desk = Desk()
     record = await desk.in_state(State.IN_DOUBT, key="key-1")
     operation_id = record.identity.operation_id
     line = Line(1, operation_id, NothingHappened())

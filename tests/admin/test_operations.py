@@ -146,9 +146,8 @@ OTHERWISE = {
 
 
 @pytest.mark.parametrize(("verb", "state"), OTHERWISE, ids=lambda value: str(getattr(value, "value", value)))
-async def test_nothing_to_do(verb: str, state: State) -> None:
+async def test_nothing_to_do(desk: Desk, verb: str, state: State) -> None:
     """What is in another state is left as it is, however sure the operator is, and the text says what it is."""
-    desk = Desk()
     is_kept = state in (State.ACCEPTED, State.DEAD_LETTER)
     before = await (desk.kept(state) if is_kept else desk.in_state(state))
     operation_id = before.identity.operation_id
@@ -210,9 +209,8 @@ class Meddled(FaultyStore):
         return snapshot
 
 
-async def test_fenced_when_somebody_was_faster() -> None:
+async def test_fenced_when_somebody_was_faster(desk: Desk) -> None:
     """What happened between the look and the word wins: a late response, or a takeover."""
-    desk = Desk()
     record = await desk.in_state(State.IN_DOUBT)
     operation_id, store = record.identity.operation_id, Meddled(desk.store)
     operations = Operations(store, POLICIES)
@@ -443,9 +441,8 @@ async def test_a_requeue_that_did_not_help() -> None:
     assert declined(await desk.operations.requeue(operation_id, BOB, token=1)).reason is Refusal.MOVED
 
 
-async def test_withdrawn_and_sent_again() -> None:
+async def test_withdrawn_and_sent_again(desk: Desk) -> None:
     """A withdrawal is of the request that was kept then, not of one that is accepted under the same key later."""
-    desk = Desk()
     before = await desk.kept(State.ACCEPTED)
     operation_id = before.identity.operation_id
     outcome = changed(await desk.operations.withdraw(operation_id, AUDIT))
@@ -462,9 +459,8 @@ async def test_withdrawn_and_sent_again() -> None:
     assert state(desk, operation_id) is State.ACCEPTED
 
 
-async def test_never_happened_too_late_to_be_delivered() -> None:
+async def test_never_happened_too_late_to_be_delivered(desk: Desk) -> None:
     """Where its time is over it is a dead letter, and the operator is told."""
-    desk = Desk()
     operation_id = (await desk.kept(State.IN_DOUBT)).identity.operation_id
     desk.memory.clock.advance(2 * 86_400)
     outcome = changed(await desk.operations.resolve(operation_id, NothingHappened(), AUDIT))
@@ -530,9 +526,8 @@ async def run(bulk: Bulk, desk: Desk, audit: Audit = AUDIT, seconds_max: float |
     return watch
 
 
-async def test_many_at_a_rate() -> None:
+async def test_many_at_a_rate(desk: Desk) -> None:
     """Those that match are requeued up to the limit, evenly; the rest is counted, and given again it goes on."""
-    desk = Desk()
     for _ in range(5):
         await dead(desk)
     others = [await dead(desk, reason="unreadable"), (await desk.kept(State.ACCEPTED)).identity.operation_id]
@@ -561,9 +556,8 @@ async def test_many_twice() -> None:
         assert str(bulk) == said
 
 
-async def test_many_by_two_and_for_a_bounded_time() -> None:
+async def test_many_by_two_and_for_a_bounded_time(desk: Desk) -> None:
     """Of two at once, each is requeued by one of them; no further one begins after the time that it may take."""
-    desk = Desk()
     for _ in range(5):
         await dead(desk)
     wanted = dead_letters(None, "unauthorized", 0, 10)
@@ -573,9 +567,8 @@ async def test_many_by_two_and_for_a_bounded_time() -> None:
     assert (str(first), str(second)) == ("2 requeued, 0 skipped, 3 left", "3 requeued, 2 skipped, 0 left")
 
 
-async def test_age_is_since_it_died() -> None:
+async def test_age_is_since_it_died(desk: Desk) -> None:
     """An operation that was accepted long ago and died a moment ago is not older than an hour."""
-    desk = Desk()
     waiting = await desk.kept(State.ACCEPTED)
     old = await dead(desk)
     desk.memory.clock.advance(3600)
@@ -584,9 +577,8 @@ async def test_age_is_since_it_died() -> None:
     assert bulk.operation_ids == [old]
 
 
-async def test_a_store_that_goes_away_meanwhile() -> None:
+async def test_a_store_that_goes_away_meanwhile(desk: Desk) -> None:
     """What was done stays counted, and the rest is left."""
-    desk = Desk()
     for _ in range(3):
         await dead(desk)
     store = FaultyStore(desk.store)

@@ -138,10 +138,12 @@ async def test_wrong_question(admin: Admin, target: str, status: int, code: str)
 NEVER: dict[str, object] = {"never_happened": True, "why": "x"}
 RESOLVE_FAULTS = [
     (b"", "the body is not JSON"),
+    (b"[]", "the body is not a JSON object"),
     (b'{"why": "a", "why": "b"}', "names a member twice"),
     ({"why": "x"}, "say either completed, with the response, or never_happened: true"),
     ({**NEVER, "completed": COMPLETED}, "say either completed"),
     ({"never_happened": True}, "say why; it is recorded"),
+    ({**NEVER, "by": " "}, "say who acts, or leave it out"),
     ({**NEVER, "by": "a" * 129}, "who must be one line of at most 128 printable characters"),
     ({**NEVER, "why": "x" * 1001}, "why must be one line of at most 1000 printable characters"),
     ({**NEVER, "why": "\x1b[31m"}, "why must be one line of at most 1000 printable characters"),

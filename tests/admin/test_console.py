@@ -111,6 +111,8 @@ WRONG = {
     "write the whole URL": {"url": "/charges"},
     "end": {"headers": f"{REQUEST['headers']}\nContent-Length: 5"},
     "line 1 is not a header": {"headers": "nonsense"},
+    "one such as 192.0.2.1": {"peer": "next door"},
+    "from 200 to 599": {"response": "99"},
     "expected a number": {"response": "x"},
 }
 

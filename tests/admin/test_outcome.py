@@ -87,8 +87,9 @@ async def export(shell: Shell, operation_id: object, name: str = "response.http"
     return await shell("journal", operation_id, "--export", shell.directory / name, *more)
 
 
-async def test_what_is_taken_out_is_kept(shell: Shell) -> None:
-    """The response can be exported, for its owner alone; response, who and why stay on the disk."""
+async def test_what_is_taken_out_is_kept(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    """The response can be exported, for its owner alone; response, who and why stay on the disk, and the gateway that
+    has the journal counts again."""
     await shell("migrate")
     outcome = complete()
     await left(shell, outcome)
@@ -96,8 +97,13 @@ async def test_what_is_taken_out_is_kept(shell: Shell) -> None:
     assert (await export(shell, outcome.operation_id)).code == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert read_response(file.read_bytes()) == (ResponseHead(201, b"Created", IndexedHeaders()), b"charged")
-    done = await shell.spawned("journal", outcome.operation_id, "--acknowledge", *WHY, "--by", "alice")
-    assert (done.code, done.err) == (0, "")
+    async with journal_of(shell) as heir:
+        assert heir.tally.refused == 1
+        done = await shell.spawned("journal", outcome.operation_id, "--acknowledge", *WHY, "--by", "alice")
+        assert (done.code, done.err) == (0, "")
+        await heir.adopt()
+        assert heir.tally.refused == 0
+    assert "1 refused outcomes of " in caplog.text
     assert (await shell("journal")).out == "The journal is empty.\n"
     (note_file,) = archive(shell).glob("*.json")
     note = json.loads(note_file.read_bytes())
@@ -107,9 +113,7 @@ async def test_what_is_taken_out_is_kept(shell: Shell) -> None:
     assert {stat.S_IMODE(each.stat().st_mode) for each in archive(shell).iterdir()} == {0o600}
     again = await acknowledge(shell, outcome.operation_id)
     assert (again.code, "no such outcome" in again.err) == (1, True)
-    async with journal_of(shell):
-        pass
-    assert not list(archive(shell).parent.glob("*.db")), "whoever comes next removes the emptied file"
+    assert not list(archive(shell).parent.glob("*.db")), "the emptied file went"
 
 
 async def test_doubt_is_ended_by_what_was_kept(tmp_path: Path) -> None:

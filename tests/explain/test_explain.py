@@ -122,6 +122,7 @@ def cases() -> Iterator[tuple[str, bytes]]:
     yield "malformed chunks", good("/v1/pay", KEY, TENANT, CHUNKED, body=b"zz\r\n{}\r\n0\r\n\r\n")
     yield "method override", good("/v1/other", KEY, TENANT, ("X-HTTP-Method-Override", "PUT"))
     yield "target override", good("/other", KEY, TENANT, ("X-Original-URL", "/v1/pay"))
+    yield "connection names the key", good("/v1/pay", KEY, TENANT, ("Connection", "Idempotency-Key"))
     yield "not HTTP", b"what is this?\r\n\r\n"
     yield "long head", good("/v1/pay", KEY, TENANT, ("X-Long", "x" * 70_000))
     yield "CONNECT", b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -60,11 +59,6 @@ WORDS = {
     "OPTIONS": "the only options are ssl_ca_certs, ssl_certfile, ssl_keyfile",
     "STANDBYS": "only a postgresql:// store has standbys that can be promoted",
     "UNKNOWN": f"unknown key in version {__version__}",
-    "KNOWN": "service, listen, public_url, status, admin, state_dir, upstream, store, limits, shutdown, secrets, "
-    "delivery, operations, errors, cors, events, egress, log, traces, workers, trusted_proxies, regions, mode, "
-    "observe, routes, unprotected",
-    "OF_STORE": "durable, replicas, dialect, fast, lease, amnesia_window, journal_grace, connections, durability, "
-    "promotion, promotion_wait, probation, synchronous, clear_keys, cache_max_age, cache_bytes",
     "SHARED": "required, but missing; it distinguishes services that share a store",
     "FRAMING": "this header describes the connection or the body, not the intent",
     "REDACTABLE": "expected a JSON pointer such as /card/number, or header: and a name, such as header:X-Token",
@@ -86,7 +80,6 @@ WORDS = {
     "TIMELESS": "this sender signs no time, so its signatures do not grow old",
     # What is written.
     "HEX": "ab" * 32,
-    "BASE64": b64encode(b"\xab" * 32).decode(),
     "TOKEN": TOKEN,
     "KEY": "A" * 43 + "=",
     "ENCRYPTION": f"secrets: {{encryption: [{{id: a, key: '{'A' * 43}='}}",
@@ -114,7 +107,6 @@ WORDS = {
 
 OF_A_ROUTE = r"""
 in_flight: {wait: ▸5} => in_flight.wait: <DURATION>, found '5'; write 5s
-in_flight: {wait: ▸5 sec} => in_flight.wait: <DURATION>, found '5 sec'; write 5s
 in_flight: {wait: ▸[5s]} => in_flight.wait: <DURATION>, found a list
 in_flight: {wait: ▸1h} => in_flight.wait: expected a duration from 0s to 10m, found '1h'
 in_flight: {wait: ▸22:22} => in_flight.wait: <DURATION>, found '22:22'
@@ -133,11 +125,7 @@ status_header: ▸yes => status_header: expected true or false, found 'yes'
 recovery: ▸retry => recovery: expected hold, resend or {probe: {path, done, ...}}, found 'retry'
 recovery: {probe: {path: ▸'/a?x={who}', done: [{status: [200]}]}} => recovery.probe.path: there is no {who}; known here:
     key, operation_id
-recovery: {probe: {path: /a, done: [{status: [200]}], settle: ▸30s}} => recovery.probe.settle: expected a duration from
-    31s to 7d, found '30s'
 errors: ▸stipe => errors: expected problem or stripe, found 'stipe'; did you mean stripe?
-mismatch_status: ▸423 => mismatch_status: expected 422, 409 or 400, found '423'
-store_unavailable: ▸on => store_unavailable: expected refuse or forward, found 'on'
 operation: ▸a b => operation: <NAME>, found 'a b'
 retention: {remember: 7d, replay: ▸8d} => retention.replay: replay must be at most remember; 8d is longer than 7d
 retention: {expired_status: ▸404} => retention.expired_status: expected 410, 409 or 204, found '404'
@@ -149,8 +137,6 @@ response: {keep: [▸set-cookie], strip: [Set-Cookie]} => response.keep[0]: this
 response: {strip: [a, ▸A]} => response.strip[1]: this is listed already
 response: {strip: ▸a} => response.strip: expected a list, found 'a'; write [a]
 response: {strip: [▸a b]} => response.strip[0]: <FIELD>, found 'a b'
-fingerprint: {body: ▸xml} => fingerprint.body: expected json, form, multipart, raw or none, found 'xml'
-fingerprint: {ignore: [▸a]} => fingerprint.ignore[0]: <POINTER>, found 'a'
 fingerprint: {ignore: [▸/a~2]} => fingerprint.ignore[0]: <POINTER>, found '/a~2'
 fingerprint: {ignore: ▸[/a], only: [/b]} => fingerprint.ignore: ignore and only cannot be used together
 fingerprint: {body: raw, only: ▸[/b]} => fingerprint.only: only is for JSON bodies, but body is raw
@@ -158,11 +144,8 @@ fingerprint: {explain: ▸true} => fingerprint.explain: explain requires secrets
     cannot be used to guess members
 repeats: {by: ▸body} => repeats.by: expected fingerprint, or a list of JSON pointers such as [/account, /reference],
     found 'body'
-repeats: {by: [/a, ▸/a]} => repeats.by[1]: this is listed already
 repeats: {action: refuse, within: ▸8d} => repeats.within: within must be at most retention.remember (7d): what is
     forgotten cannot be named
-fingerprint: {headers: [▸Accept-Language]} => fingerprint.headers[0]: this header may change from one retry to the next,
-    found 'Accept-Language'
 fingerprint: {headers: [▸idempotency-key]} => fingerprint.headers[0]: this header may change from one retry to the next,
     found 'idempotency-key'
 upstream: {response_timeout: 10m, answer_within: ▸20m} => upstream.answer_within: answer_within must be at most
@@ -171,27 +154,17 @@ upstream: {tls: ▸{ca: /ca.pem}} => upstream.tls: tls needs an https URL
 upstream: {url: 'https://a', tls: ▸{cert: /c.pem}} => upstream.tls: cert and key must be given together
 upstream: {host: ▸a b} => upstream.host: expected a host name such as api.example.com, found 'a b'
 key: ▸Idempotency-Key => key: expected <KEYS>, found 'Idempotency-Key'
-key: {▸heder: A} => key.heder: <UNKNOWN>; did you mean header?
 key: {header: A, ▸body: /a} => key.body: only one of header, headers, body or compose can be used
-key: ▸{'a b': c} => key: expected <KEYS>, found a mapping
-key: {headers: ▸[]} => key.headers: expected a list of at least 1, found 0
-key: {headers: [A, ▸a]} => key.headers[1]: this is listed already
 key: {header: ▸Transfer-Encoding} => key.header: <CONNECTION>, found 'Transfer-Encoding'
 key: {header: ▸Idempotency_Status} => key.header: <CONNECTION>, found 'Idempotency_Status'
-key: {header: ▸Content-MD5} => key.header: <FRAMING>, found 'Content-MD5'
 key: {header: ▸Host} => key.header: <FRAMING>, found 'Host'
 key: {header: ▸Cookie} => key.header: a credential is not a key: it stays the same over many requests, found 'Cookie'
 key: {header: ▸Idempotency_Key} => key.header: services may confuse '_' with '-' in the name of a header, found
     'Idempotency_Key'; write Idempotency-Key
-key: {body: ▸''} => key.body: <POINTER>, found ''
 key: {compose: ▸[{header: A}]} => key.compose: expected a list of at least 2, found 1
-key: {compose: [{header: A}, {▸boddy: /a}]} => key.compose[1].boddy: <UNKNOWN>; did you mean body?
-key: {header: A, format: ▸guid} => key.format: expected any, structured or uuid, found 'guid'; did you mean uuid?
 scope: {▸basic_auth: {}} => scope.basic_auth: this is not supported here; expected <SCOPES>
 scope: ▸global => scope: expected <SCOPES>, found 'global'
-scope: ▸[shared] => scope: expected <SCOPES>, found a list
 scope: {header: X, from: ▸all} => scope.from: <SOURCES>, found 'all'
-scope: {header: X, from: ▸{}} => scope.from: <SOURCES>, found a mapping
 scope: {header: X, from: [▸10.0.0.1/8]} => scope.from[0]: expected a network such as 10.0.0.0/8 or fd00::/8, found
     '10.0.0.1/8'; write 10.0.0.0/8
 scope: ▸{header: X} => scope.from: required, but missing; the networks of the hops that may set it, or `any` if only
@@ -202,24 +175,17 @@ scope: ▸{api_key: idempotency-key} => scope: the header that holds the key can
 scope: {compose: [{api_key: A}, ▸{api_key: a}]} => scope.compose[1]: this is listed already
 outcome: ▸{} => outcome.preset: required, but missing; what each status means; there is no default, because this is a
     decision about money
-outcome: ▸standard => outcome: expected a mapping with preset, final, retryable, in_doubt, when, found 'standard'; write
-    {preset: ...}
 outcome: {preset: %} => outcome.%
-| ▸payment | preset: expected standard, payments or success_only, found 'payment'; did you mean payments?
 | ▸payments | preset: payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies
 | standard, final: [409, 4xx], retryable: [500, ▸409] | retryable[1]: 409 is listed already, under final
-| standard, final: [▸6xx] | final[0]: <STATUSES>, found '6xx'
 | standard, final: [▸101] | final[0]: <STATUSES>, found '101'
 match: ▸{} => match.path: required, but missing; the path: exact, with {name} for a segment, {name:.*} for the rest
 match: {path: ▸v1} => match.path: <PATHS>, found 'v1'; a path begins with /
 match: {path: /a, methods: ▸[]} => match.methods: expected a list of at least 1, found 0
 match: {path: /a, methods: [▸GET]} => match.methods[0]: <METHOD>, found 'GET'; a safe method has no effect to protect
 match: {path: /a, methods: [▸post]} => match.methods[0]: <METHOD>, found 'post'; write POST
-match: {path: /a, methods: [▸PSOT]} => match.methods[0]: <METHOD>, found 'PSOT'; did you mean POST?
 match: {path: /a, methods: [▸XYZ]} => match.methods[0]: <METHOD>, found 'XYZ'; the HTTP parser refuses it; possible are
-    ACL, BIND, CHECKOUT, COPY, DELETE, LINK, LOCK, M-SEARCH, MERGE, MKACTIVITY, MKCALENDAR, MKCOL, MOVE, NOTIFY, PATCH,
-    POST, PROPFIND, PROPPATCH, PURGE, PUT, QUERY, REBIND, REPORT, SEARCH, SOURCE, SUBSCRIBE, UNBIND, UNLINK, UNLOCK,
-    UNSUBSCRIBE
+    ACL, …, POST, …
 match: {path: /a, methods: [PUT, ▸PUT]} => match.methods[1]: this is listed already
 match: {path: /a, host: ▸'a:80'} => match.host: expected a host name such as api.example.com, without a port, found
     'a:80'
@@ -227,7 +193,6 @@ response: {%} => response.%
 | redact: [card] | redact[0]: <REDACTABLE>, found 'card'
 | redact: ['header:'] | redact[0]: <FIELD>, found 'header:'
 | redact: ['header:Connection'] | redact[0]: <CONNECTION>, found 'header:Connection'
-| redact: [/a, /a] | redact[1]: this is listed already
 | redact: ['header:A', 'header: a'] | redact[1]: this is listed already
 | redact: ['header:A'], strip: [a] | redact[0]: this header is listed under strip, so it is not stored at all
 | redact: [/a], max_stored_bytes: 0 | redact: no body is stored, because max_stored_bytes is 0
@@ -256,7 +221,6 @@ fingerprint: {ignore: [/a], defaults: {/a/b: 1}} => fingerprint.defaults.…: /a
 fingerprint: {only: [/a], defaults: {/b: 1}} => fingerprint.defaults.…: /b is not compared: it is not listed under only
 fingerprint: {defaults: {/a: 1, /a/b: 1}} => fingerprint.defaults.…: /a/b is within another value that has a default
 fingerprint: {body: raw, defaults: {/a: 1}} => fingerprint.defaults: defaults is for JSON bodies, but body is raw
-match: {path: '/{rest:.*}'} =>
 key: {header: webhook-id} + retention: ▸{replay: 1h} => retention.expired_status: <WEBHOOKS>
 key: {header: Svix-Id} + retention: {replay: 1h} => retention.expired_status: <WEBHOOKS>
 key: {header: webhook-id} + retention: {expired_status: 410} =>
@@ -265,10 +229,7 @@ response: {version: {header: API-Version}} + fingerprint: {headers: [▸api-vers
 outcome: {preset: standard, when: [{status: [409], where: {/a: [b]}, is: final}]} + recovery: resend =>
     outcome.when[0].status: with recovery: resend, these are always in doubt: an earlier attempt may still be running
 scope: {cookie: sid} => scope.cookie: <INSTEAD>…cookies change…
-scope: {query: tenant} => scope.query: <INSTEAD>…the query ends up in logs…
-scope: {compose: [{cookie: sid}, {api_key: X-Key}]} => scope.compose[0].cookie: <INSTEAD>…cookies change…
 key: {query: key} => key.query: <INSTEAD>…the query ends up in logs…
-key: {cookie: key, required: true} => key.cookie: <INSTEAD>…cookies change…
 key: {path: id} => key.path: <INSTEAD>…
 upstream: {response_timeout: ▸2s} + ^upstream: {url: 'http://a', answer_within: 5s} => upstream.response_timeout:
     answer_within must be at most response_timeout; 5s is longer than 2s
@@ -287,19 +248,11 @@ OF_THE_FILE = r"""
     /etc/idempotency-gateway/tls.pem, found 'a'
 ^status: {listen: ▸0.0.0.0:8080} => status.listen: listen and status.listen both use port 8080
 ^listen: ▸'[::]:8081' => listen: listen and status.listen both use port 8081
-^shutdown: {delay: ▸5} => shutdown.delay: <DURATION>, found '5'; write 5s
-^limits: {max_in_flight: ▸0} => limits.max_in_flight: expected a whole number from 1 to 1000000, found '0'
-^log: {level: ▸warn} => log.level: expected debug, info, warning or error, found 'warn'; did you mean warning?
-^trusted_proxies: ▸any => trusted_proxies: expected a list, found 'any'; write [any]
-^service: ▸'' => service: <NAME>, found ''
-^state_dir: ▸./state => state_dir: expected an absolute path such as /var/lib/idempotency-gateway, found './state'
-^log: ▸null => log: nothing is written here; indent its keys below it, or leave it out
 ^secrets: {fingerprint_key: ▸hunter2} => secrets.fingerprint_key: expected {id: NAME, key: SECRET}, or a list of them
     with the current one first
 ^secrets: {fingerprint_key: {id: a, key: ▸hunter2}} => secrets.fingerprint_key.key: expected a secret of at least 32
     bytes; <MAKE>
 ^workers: ▸0 => workers: <WORKERS>, found '0'
-^workers: ▸65 => workers: <WORKERS>, found '65'
 ^workers: ▸all => workers: <WORKERS>, found 'all'
 ^secrets: {fingerprint_key: [{id: a, key: ssssssssssssssssssssssssssssssss}, {id: ▸a, key:
     tttttttttttttttttttttttttttttttt}]} => secrets.fingerprint_key[1].id: another key has this id already
@@ -307,14 +260,8 @@ OF_THE_FILE = r"""
     as 64 hexadecimal digits, or as base64; <MAKE>
 ^secrets: {identity_key: {id: a, key: ▸<HEX>}, fingerprint_key: {id: a, key: <HEX>}} => secrets.identity_key.key:
     fingerprint_key has this secret already; make one for each use
-^secrets: {identity_key: {id: a, key: <HEX>}, encryption: [{id: b, key: ▸'<BASE64>'}]} => secrets.encryption[0].key:
-    identity_key has this secret already; make one for each use
 ^upstream: {url: ▸'127.0.0.1:9000'} => upstream.url: <URL>, found '127.0.0.1:9000'
-^upstream: {url: ▸'ftp://a'} => upstream.url: <URL>, found 'ftp://a'
-^upstream: {url: ▸'http://'} => upstream.url: <URL>, found 'http://'
 ^upstream: {url: ▸'http://a/v1'} => upstream.url: <URL>, found 'http://a/v1'; without a path or query: paths are never
-    rewritten
-^upstream: {url: ▸'http://a?x'} => upstream.url: <URL>, found 'http://a?x'; without a path or query: paths are never
     rewritten
 ^upstream: {url: ▸'http://u:hunter2@a'} => upstream.url: <URL>; credentials do not belong in this URL
 ^upstream: {url: ▸'http://a:port'} => upstream.url: <URL>
@@ -326,15 +273,11 @@ OF_THE_FILE = r"""
 | mysql://u:hunter2@h/d | <SQLITE>
 | sqlite://operations.db | <SQLITE>; the path is absolute and the store is a file
 | sqlite:///./a.db | <SQLITE>; <ABSOLUTE>
-| sqlite:///../a.db | <SQLITE>; <ABSOLUTE>
 | sqlite:///~/a.db | <SQLITE>; <ABSOLUTE>
 | sqlite:///:memory: | <SQLITE>; the store is a file
 | sqlite:///var/ | <SQLITE>; the store is a file
 | postgresql://u:hun/ter2@h/d | <SQLITE>; <ENCODE>
-| postgresql://u:h@n/ter2@h/d | <SQLITE>; <ENCODE>
-| postgresql://u:12/ter2@h/d | <SQLITE>; <ENCODE>
 | postgresql://u:h@n?ter2@h/d | <SQLITE>; <ENCODE>
-| postgresql://u:hun#ter2@h/d | <SQLITE>; <ENCODE>
 | postgresql://u:hun@ter2@h/d | <SQLITE>; <ENCODE>
 | postgresql:///d | <SQLITE>; <ENCODE>
 | postgresql://u@h/d?sslmode=verify | <SQLITE>; sslmode is disable, allow, prefer, require, verify-ca or verify-full
@@ -343,13 +286,10 @@ OF_THE_FILE = r"""
     load_balance_hosts: of several hosts, the primary is used
 ^store: {durable: ▸'postgresql://u:hunter2@[h/d'} => store.durable: <SQLITE>; <ENCODE>
 ^store: % => store.%
-| {durable: sqlite:///a, fast: ▸'redis+ring://h:6379'} | fast: <REDIS>
 | {durable: sqlite:///a, fast: ▸'redis+tls://h:6379'} | fast: <REDIS>; rediss:// is redis:// with TLS
 | {durable: sqlite:///a, fast: ▸'redis://h,i'} | fast: <REDIS>; redis:// names one host
 | {durable: sqlite:///a, fast: ▸'redis+cluster://h,i/1'} | fast: <REDIS>; a cluster has one database: write no number
-| {durable: sqlite:///a, fast: ▸'redis+cluster://h:0,i'} | fast: <REDIS>; <ENCODE>
 | {durable: sqlite:///a, fast: ▸'redis+sentinel://h,i'} | fast: <REDIS>; <MASTER>
-| {durable: sqlite:///a, fast: ▸'redis+sentinel://h,i/0/name'} | fast: <REDIS>; <MASTER>
 | {durable: sqlite:///a, fast: ▸'redis+cluster://h?sentinel_password=hunter2'} | fast: <REDIS>; <OPTIONS>
 | {durable: sqlite:///a, fast: ▸'redis://:hun/ter2@h'} | fast: <REDIS>; <ENCODE>
 | {durable: sqlite:///a, fast: ▸'redis://:hun#ter2@h'} | fast: <REDIS>; <ENCODE>
@@ -364,7 +304,6 @@ OF_THE_FILE = r"""
     server's address without ?pgbouncer=true
 | postgresql://u@h/d, dialect: portable, promotion: refuse | promotion: the engine itself keeps a portable store through
     a promotion
-| postgresql://u@h/d, durability: none | durability: expected server or external, found 'none'
 | sqlite:///a/b, replicas: 1 | replicas: only a durable redis:// store has replicas to be waited for
 | redis+sentinel://s/name | replicas: required, but missing: how many replicas of a master may be promoted, so that all
     are waited for
@@ -372,31 +311,23 @@ OF_THE_FILE = r"""
 | redis://r, synchronous: require | synchronous: <STANDBYS>
 | postgresql://u@h/d, dialect: portable, connections: 3 | connections: a worker with a portable store has five
 | postgresql://u@h/d, connections: 1 | connections: expected a whole number from 2 to 4, found '1'
-^▸quotas: {} => quotas: <UNKNOWN>; known here: <KNOWN>
-^▸recover: {} => recover: <UNKNOWN>; known here: <KNOWN>
-^store: {durable: sqlite:///a, ▸epoch: 7d} => store: <UNKNOWN>; known here: <OF_STORE>
-^store: {durable: sqlite:///a, ▸pool: 2} => store: <UNKNOWN>; known here: <OF_STORE>
+^▸quotas: {} => quotas: <UNKNOWN>; known here: service, listen, …
+^store: {durable: sqlite:///a, ▸epoch: 7d} => store: <UNKNOWN>; known here: durable, replicas, …
 ^store: {durable: sqlite:///a, lease: ▸1s} => store.lease: expected a duration from 3s to 10m, found '1s'
 ^store: {durable: postgresql://gateway@db/gateway} => service: <SHARED>
 ^store: {durable: sqlite:///a.db, fast: redis://h} => service: <SHARED>
 ^upstream: {url: 'http://a', tls: ▸{ca: /ca.pem}} => upstream.tls: tls needs an https URL
 ^upstream: {url: 'http://a', tls: {ca: /ca.pem}} + upstream: {url: 'https://b'} =>
 ^upstream: {url: 'http://10.0.0.5:9000'} + ^listen: 0.0.0.0:9000 =>
-^upstream: {url: 'http://service:9000'} + ^listen: 0.0.0.0:9000 =>
-^listen: 127.0.0.1:9001 =>
 upstream: {url: ▸'http://localhost:8080'} => upstream.url: the gateway itself listens on 127.0.0.1:8080 <LOOP>
 ^secrets: {fingerprint_key: {id: a, key: ▸"${NOT_SET}"}} => <SECRET_KEY>: the environment variable NOT_SET is not set
 ^secrets: {fingerprint_key: {id: a, key: ▸"a ${OPEN"}} => <SECRET_KEY>: ${ is not closed; <LITERAL>
-^secrets: {fingerprint_key: {id: a, key: ▸"${}"}} => <SECRET_KEY>: expected ${NAME} or ${file:/path}; <LITERAL>
 ^secrets: {fingerprint_key: {id: a, key: ▸"${a-b}"}} => <SECRET_KEY>: expected ${NAME} or ${file:/path}; <LITERAL>
 ^secrets: {fingerprint_key: {id: a, key: ▸"${file:a}"}} => <SECRET_KEY>: expected ${file:/path} with an absolute path
 ^secrets: {fingerprint_key: {id: a, key: ▸"${file:/nowhere/x}"}} => <SECRET_KEY>: cannot read /nowhere/x: No such file
     or directory
-^secrets: {fingerprint_key: {id: a, key: ▸"${file:/etc}"}} => <SECRET_KEY>: /etc is not a file
 ^secrets: {fingerprint_key: {id: a, key: ▸"${file:/dev/zero}"}} => <SECRET_KEY>: /dev/zero is not a file
 ^admin: {listen: ▸127.0.0.1:8080, token: <TOKEN>} => admin.listen: listen and admin.listen both use port 8080
-^admin: {token: <TOKEN>} + ^status: {listen: ▸'0.0.0.0:8082'} => status.listen: status.listen and admin.listen both use
-    port 8082
 ^admin: {listen: 127.0.0.1:8080} =>
 """
 
@@ -404,8 +335,6 @@ OF_CALLERS = r"""
 scope: {forward_auth: {url: 'http://127.0.0.1:8080/auth', principal: X-User}} => scope.forward_auth.url: the gateway
     itself listens on 127.0.0.1:8080 and would…
 authorize: {forward_auth: {url: 'http://localhost:8080/'}} => authorize.forward_auth.url: the gateway itself listens on…
-scope: {forward_auth: {url: 'http://127.0.0.1:8081/', principal: X-User}} => scope.forward_auth.url: the gateway itself
-    listens on 127.0.0.1:8081 and would ask…
 scope: {forward_auth: {url: 'http://127.0.0.1:8082/', principal: X-User}} + ^admin: {listen: '127.0.0.1:8082', token:
     s3cret-s3cret-s3cret} => scope.forward_auth.url: the gateway itself listens on 127.0.0.1:8082 and would ask…
 authorize: {forward_auth: {url: 'http://a/', copy: [x-mail]}} + scope: {<CALLER>, copy: [X-Mail]}} =>
@@ -415,24 +344,17 @@ scope: {forward_auth: {%}} => scope.%
 | url: 'https://u:s3cret@a/', principal: X-User | forward_auth.url: expected a URL such as…
 | url: 'http://a/ b', principal: X-User | forward_auth.url: expected a URL such as…
 | <ASK>, principal: Connection | forward_auth.principal: <CONNECTION>…
-| <ASK>, principal: Proxy-Authorization | forward_auth.principal: <CONNECTION>…
 | <ASK>, principal: Idempotency-Status | forward_auth.principal: <CONNECTION>…
 | <ASK>, principal: X-Forwarded-User | forward_auth.principal: <OURS>…
-| <ASK>, principal: Host | forward_auth.principal: <OURS>…
 | <ASK>, principal: X_User | forward_auth.principal: services may confuse '_' with '-' in the name of a header…
 | <ASK>, principal: Content-Type | forward_auth.principal: this header describes the response…
 | <ASK>, principal: Idempotency-Key | forward_auth: Idempotency-Key holds the key or names the caller…
 | <ASK>, principal: Authorization | forward_auth.principal: this is listed under headers too…
-scope: {<CALLER>, copy: [Upgrade]}} => scope.forward_auth.copy[0]: <CONNECTION>…
 scope: {<CALLER>, copy: [Set-Cookie]}} => scope.forward_auth.copy[0]: this header is for browsers…
-scope: {<CALLER>, copy: [X-A, x-a]}} => scope.forward_auth.copy[1]: this is listed already…
 scope: {<CALLER>, copy: [Cookie]}} => scope.forward_auth.copy[0]: this is listed under headers too…
-scope: {<CALLER>, headers: [X-Forwarded-For]}} => scope.forward_auth.headers[0]: <OURS>…
 scope: {<CALLER>, headers: [Content-Length]}} => scope.forward_auth.headers[0]: the service is asked without the body…
-scope: {<CALLER>, headers: [TE]}} => scope.forward_auth.headers[0]: <CONNECTION>…
 scope: {<CALLER>, ca: /ca.pem}} => scope.forward_auth.ca: ca needs an https URL…
 authorize: {<CALLER>}} => authorize.forward_auth.principal: unknown key in version…
-scope: {forward_auth: {url: 'http://a/'}} => scope.forward_auth.principal: required…
 scope: {client_certificate: cn} => …client_certificate: expected subject, san or…
 scope: {client_certificate: san} => scope: callers are asked for certificates only where listen.tls.client_ca says
     whose…
@@ -441,8 +363,6 @@ scope: {client_certificate: san} => scope: callers are asked for certificates on
 scope: {jwt: {%}} => scope.jwt.%
 | <ISSUER>, keys: discover, claims: [sub] | audience: required, but missing…
 | <ISSUER>, audience: api, keys: discover | claims: required, but missing…
-| <ISSUER>, audience: api, keys: discover, claims: [] | claims: expected a list of at least 1…
-| <ISSUER>, audience: api, keys: discover, claims: [sub, sub] | claims[1]: this is listed already…
 | <ISSUER>, audience: api, keys: discover, claims: [sub, jti] | claims[1]: jti differs from token to token…
 | <JWT>, algorithms: [none] | algorithms[0]: expected RS256, …
 | <JWT>, algorithms: [HS256] | algorithms[0]: HS256 is for a shared secret…
@@ -457,7 +377,6 @@ scope: {jwt: {%}} => scope.jwt.%
 | issuer: login, audience: api, keys: discover, claims: [sub] | issuer: discover needs an issuer with an https URL…
 | <ISSUER>, audience: api, keys: http://login.example/keys, claims: [sub] | keys: expected discover, the https URL…
 | <ISSUER>, audience: api, keys: https://u:swordfish@login.example/, claims: [sub] | keys: expected discover…
-| <ISSUER>, audience: api, keys: keys.json, claims: [sub] | keys: expected discover…
 | <ISSUER>, audience: api, keys: swordfish, claims: [sub] | keys: expected discover…
 | <ISSUER>, audience: api, keys: /k.pem, claims: [sub], ca: /ca.pem | ca: has no effect…
 | <ISSUER>, audience: api, <TOP>, algorithms: [HS256], ca: /ca.pem | ca: has no effect…
@@ -467,8 +386,6 @@ scope: {jwt: {%}} => scope.jwt.%
 | proxy: <PROXY> | secret: required…
 | secret: short, proxy: <PROXY> | secret: expected a secret of at least 16 visible ASCII…
 | secret: <TOKEN>, proxy: {name: X-User, <ROLES>} | proxy.from: required…
-| secret: <TOKEN>, proxy: {from: [10.0.0.1], <ROLES>} | proxy.name: required…
-| secret: <TOKEN>, proxy: {from: [10.0.0.1], name: X-User} | proxy.roles: required…
 | secret: <TOKEN>, proxy: {from: [], name: X-User, <ROLES>} | proxy.from: expected a list of at least 1…
 | secret: <TOKEN>, proxy: {from: ['::/0'], name: X-User, <ROLES>} | proxy.from[0]: this trusts everybody…
 | secret: <TOKEN>, proxy: {from: [10.0.0.1], name: X-User, roles: {viewer: []}} | proxy.roles: nobody has a role…
@@ -481,7 +398,6 @@ scope: {jwt: {%}} => scope.jwt.%
     <ROLES>} | jwt.audience: required…
 scope: {jwt: [{<ONE>}, {<ONE>}]} => scope.jwt[1].issuer: this issuer is listed already…
 scope: {compose: [{jwt: {<ONE>}}, {api_key: Authorization}]} => scope.compose[1]: this is listed already…
-scope: {client_certificate: san} + ^listen: {address: '127.0.0.1:1', tls: {cert: /c, key: /k, client_ca: /ca}} =>
 """
 
 OF_EVENTS = r"""
@@ -506,13 +422,9 @@ OF_EVENTS = r"""
 ^events: {sinks: [{<BUS>, mechanism: PLAIN, idempotence: false, user: u, password: p}]} => …PLAIN shows the password…
 ^events: {sinks: [{name: log, kind: kafka, servers: ["b"], topic: "o.{type}", <TLS>, mechanism: PLAIN, idempotence:
     false, user: u, password: p}]} => …a host and port such as kafka:9092…
-^events: {sinks: [{name: feed, kind: rabbit, url: "redis://feed:6379/1", stream: operations}]} => …found kind: 'rabbit'…
 ^events: {sinks: [{name: a, kind: stdoutt}]} => …did you mean stdout?…
-^events: {sinks: [{name: a, kind: stdoutt}]} => …expected webhook, redis_stream, nats, kafka or stdout, found…
 ^events: {sinks: [<LEDGER>], types: [operation.sung]} => …expected operation.completed…
 ^regions: {here: ap, key: '<DIGITS>', <HOMES>} => …regions.here: expected one of the names under homes: eu, us…
-^regions: {here: eu, key: '<DIGITS>', homes: [{name: eu, url: 'https://a'}]} => ….homes: expected a list of at least 2,
-    found 1…
 ^regions: {here: eu, key: '<DIGITS>', homes: [{name: eu, url: 'https://a'}, {name: %}]} => …regions.homes[1].%
 | eu, url: 'https://b' | name: another region has this name already…
 | us, url: 'https://a:443' | url: another region has this url already…
@@ -522,7 +434,6 @@ OF_EVENTS = r"""
 ^regions: {here: eu, key: 'short', <HOMES>} => …regions.key: expected 32 bytes as 64 hexadecimal digits, or as base64…
 ^events: {sinks: [{<FEED>, stream: operations}]} + ^service: a + ^store: {durable: sqlite:///a, fast: redis://feed/1} =>
     …the database of store.fast…
-^events: {sinks: [{<FEED>, stream: operations}]} + ^service: a + ^store: {durable: sqlite:///a, fast: redis://feed/2} =>
 ^events: {sinks: [{<FEED>, stream: operations, shares_fast: true}]} + ^service: a + ^store: {durable: sqlite:///a, fast:
     redis://feed/1} =>
 ^events: {sinks: [{<FEED>, stream: operations}]} + ^service: a + ^store: {durable: sqlite:///a, fast:
@@ -566,21 +477,13 @@ match: {path: '/{kind}/{id}'} => match.path: this matches /_operations, where ca
 ^<ENCRYPTION>, {id: a, key: '<KEY>'}]} => secrets.encryption[1].id: another key has this id already
 ^<ENCRYPTION>, {id: b, key: '<KEY>'}]} => secrets.encryption[1].key: another key of this list has this secret already;
     make one for each id
-^secrets: {encryption: [{id: a, key: '<DIGITS>'}]} =>
 scope: shared + accept: {identity: unverified} =>
-scope: {api_key: Authorization} + accept: {identity: unverified} =>
 scope: {compose: [{api_key: X-A}, {header: X-Tenant, from: [10.0.0.0/8]}]} =>
-key: {header: Idempotency-Key, required: true} + accept: {mode: always} =>
 accept: {mode: always} =>
-delivery: {deliver_within: 8d} + retention: {remember: 8d} =>
-^public_url: https://shop.example/api/ =>
 match: {path: '/v1/{rest:.*}'} =>
 ^secrets: {} => accept: accept <ENCRYPTED>
 ^secrets: {encryption: [{id: a, key: 'c2hvcnQ='}]} => <WRONG_KEY>
-^secrets: {encryption: [{id: a, key: 'not base64'}]} => <WRONG_KEY>
 ^secrets: {encryption: [{id: a, key: '0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde'}]} => <WRONG_KEY>
-^secrets: {encryption: [{id: a, key: ''}]} => <WRONG_KEY>
-^secrets: {encryption: [{id: a, key: '<KEY>AAAA'}]} => <WRONG_KEY>
 accept: {headers: {Authorization: "s3cr3t\n"}} => accept.headers.Authorization: expected one line, without white space
     at its ends
 key: {header: Idempotency-Key, required: true} + order: {by: /account} => order: order is for requests that are all
@@ -621,8 +524,6 @@ inbox: {preset: github, <SECRETS>, as: standard_webhooks} => inbox: as: standard
 inbox: {preset: github, <SECRETS>, <OWN>} => inbox.signing_secrets: these secrets are for as: standard_webhooks
 inbox: {preset: stripe, <SECRETS>, as: standard_webhooks, <OWN>, sign_again: late} => inbox.sign_again: the gateway
     signs every delivery; leave this out
-inbox: {preset: stripe, <SECRETS>, as: standard_webhooks, signing_secrets: [{id: own, key: <KEY>}, {id: own, key:
-    <KEY>}]} => inbox.signing_secrets[1].id: another secret has this id already
 inbox: {preset: github, <SECRETS>, tolerance: 1m} => inbox.tolerance: <TIMELESS>
 inbox: {preset: cloudevents, <SECRETS>, sign_again: late} => inbox.sign_again: <TIMELESS>
 inbox: {preset: hmac, <SECRETS>} => inbox: hmac is required: {header: NAME, id: NAME} and how the sender signs
@@ -639,10 +540,7 @@ inbox: {preset: %} => inbox.%
 inbox: {preset: stripe, <SECRETS>, sign_again: never, tolerance: 1h} + recovery: resend =>
 inbox: {preset: github, <SECRETS>} + recovery: resend =>
 inbox: {preset: hmac, <SECRETS>, hmac: {header: X-Sign, id: X-Event}} + retention: {remember: 24h} =>
-inbox: {preset: stripe, <SECRETS>} + accept: {max_bytes: 2MiB, max_pending: 5, headers: {Authorization: x}} =>
-inbox: {preset: stripe, <SECRETS>, replay_guard: content, on_change: refuse} =>
 inbox: {preset: stripe, <SECRETS>} + match: {path: /_operations/1} =>
-scope: shared => key: required, but missing; where the key is: …
 inbox: {preset: stripe, <SECRETS>} + ^secrets: {} => inbox: inbox <ENCRYPTED>
 inbox: {preset: stripe, <SECRETS>} + repeats: {action: refuse} => repeats: an event has an id of its own…
 inbox: {preset: stripe, <SECRETS>} + authorize: {forward_auth: {<ASK>}} => authorize: the sender of an event is known by
@@ -693,11 +591,9 @@ def test_resend_to_an_upstream_that_gets_no_key(where: str) -> None:
 LOOPS = """
 127.0.0.1:9000 => http://127.0.0.1:9000
 127.0.0.1:9000 => http://localhost:9000
-localhost:9000 => http://localhost:9000
 0.0.0.0:9000 => http://127.0.0.1:9000
 [::]:9000 => http://localhost:9000
 [::1]:443 => https://[::1]
-[::]:9000 => http://[::1]:9000
 0.0.0.0:9000 => http://[::1]:9000
 gateway.internal:80 => http://gateway.internal
 """
@@ -822,7 +718,6 @@ SHORT = "expected a secret of at least 16 visible ASCII characters"
         # It can be guessed, or no header field could carry it.
         (TOKEN[1:], WORDS["MAKE"]),
         (f"{TOKEN} x", WORDS["MAKE"]),
-        (f"{TOKEN}é", WORDS["MAKE"]),
         ("x" * 1025, WORDS["MAKE"]),
         # What is wrong is the variable, the file, or how it is written.
         ("${EMPTY}", "the environment variable EMPTY is empty"),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from ipaddress import ip_network
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
-from pydantic.fields import FieldInfo
 
 from gateway.app.life import StartError
 from gateway.app.parts import callers_of
@@ -22,7 +20,6 @@ from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.effective import effective
 from gateway.config.leaf import (
     Address,
-    Leaf,
     SqliteUrl,
     UpstreamUrl,
     duration_seconds,
@@ -51,7 +48,6 @@ from tests.config.support import (
     is_said,
     read,
     rows,
-    settings_of,
     written,
 )
 from tests.support.memory_store import MemoryStore
@@ -71,7 +67,6 @@ ASK = "url: 'http://127.0.0.1:4180/oauth2/auth?app=shop'"
 REMARKS = """
 key: {header: Idempotancy-Key} => key: Idempotancy-Key is nearly Idempotency-Key; is it misspelt?
 key: {header: X-Idempotency-Key} =>
-key: {header: X-Request-Key} =>
 ^secrets: {unreadable: accept} => secrets.unreadable: …
 ^admin: {listen: 127.0.0.1:1} => admin.listen: nothing listens here without admin.token or admin.tokens
 ^admin: {listen: 0.0.0.0:1, token: <TOKEN>} => admin.listen: the admin API speaks plain HTTP: its traffic shows the
@@ -91,22 +86,17 @@ recovery: {probe: {path: '/pay?of={key}', done: [{status: [200]}]}} => recovery.
     route in clear, in the targets of its probes
 recovery: {probe: {path: '/pay?of={key}', done: [{status: [200]}]}} + ^store: {durable: sqlite:///a,
     clear_keys: true} =>
-recovery: {probe: {path: '/pay?of={operation_id}', done: [{status: [200]}]}} =>
-^trusted_proxies: [] + <FORWARDED> => scope: <UNSEEN>
 ^trusted_proxies: [10.0.0.0/16] + <FORWARDED> => scope: <UNSEEN>
 ^trusted_proxies: [10.0.0.0/8] + <FORWARDED> =>
-^trusted_proxies: [0.0.0.0/0, "::/0"] + <FORWARDED> =>
 scope: shared + repeats: {action: refuse} + fingerprint: {body: none} => repeats.action: all callers share one scope:
     the request of one may be refused as a repeat of another's | repeats.by: fingerprint.body is none: all requests of a
     caller to one URL are repeats of one another
 key: {body: /id} + repeats: {} => repeats.by: the key is a part of the body that is compared, so two keys never have the
     same content
 key: {body: /id} + repeats: {} + fingerprint: {ignore: [/id]} =>
-key: {body: /id} + repeats: {} + fingerprint: {only: [/amount]} =>
 scope: {jwt: {issuer: me, audience: api, keys: /k, claims: [tenant, sub]}} =>
 scope: {jwt: {issuer: me, audience: api, keys: /k, claims: [tenant, email]}} => scope: email may change…
 scope: {jwt: {issuer: me, audience: api, keys: /k, claims: [tenant, sid]}} => scope: sid may change…
-scope: {forward_auth: {<ASK>, principal: X-User}} =>
 scope: {forward_auth: {url: 'https://auth.example/', principal: X-User}} =>
 scope: {forward_auth: {url: 'http://auth:4180/', principal: X-User}} => …http://auth:4180/ is asked without TLS…
 authorize: {forward_auth: {url: 'http://auth/?secret=s3cret'}} => …http://auth/ is asked without TLS…
@@ -162,16 +152,11 @@ def test_a_route_behind_another_is_remarked_on() -> None:
 
 READ: list[tuple[str, str, object]] = [
     ("^upstream: {url: http://a}", "upstream.url", UpstreamUrl("http", "a", 80)),
-    ("^upstream: {url: http://a}", "upstream.url.authority", "a"),
     ("^upstream: {url: 'HTTPS://A.b:443/'}", "upstream.url", UpstreamUrl("https", "a.b", 443)),
-    ("^upstream: {url: 'HTTPS://A.b:443/'}", "upstream.url.authority", "a.b"),
-    ("^upstream: {url: http://127.0.0.1:9000}", "upstream.url", UpstreamUrl("http", "127.0.0.1", 9000)),
     ("^upstream: {url: http://127.0.0.1:9000}", "upstream.url.authority", "127.0.0.1:9000"),
-    ("^upstream: {url: 'https://[::1]:80'}", "upstream.url", UpstreamUrl("https", "::1", 80)),
     ("^upstream: {url: 'https://[::1]:80'}", "upstream.url.authority", "[::1]:80"),
     # Port 0 collides with nothing, nor does one port on two addresses.
     ("^listen: '[::]:0'", "listen.address", Address("::", 0)),
-    ("^status: {listen: localhost:0}", "status.listen", Address("localhost", 0)),
     ("^status: {listen: '10.0.0.1:8080'}", "status.listen", Address("10.0.0.1", 8080)),
     # The path of an embedded store is absolute and may be escaped.
     ("^store: {durable: sqlite:////var//a.db}", "store.durable", SqliteUrl(Path("/var/a.db"))),
@@ -181,9 +166,7 @@ READ: list[tuple[str, str, object]] = [
         (f"^store: {{durable: '{dsn}'}}", "store.durable.dsn", SecretStr(dsn))
         for dsn in (
             "postgresql://u:p%2Fw@h:5432/d?sslmode=require",
-            "postgresql://h",
             "postgresql://u@a:1,b:2/d",
-            "postgresql://u@[::1]:5432/d",
             "postgresql:///d?host=/run/postgresql",
         )
     ),
@@ -191,11 +174,8 @@ READ: list[tuple[str, str, object]] = [
     *(
         (f"^store: {{durable: sqlite:///a, fast: '{url}'}}", "store.fast.url", SecretStr(url))
         for url in (
-            "redis://cache:6379/0",
             "rediss://user:p%40ss@[::1]:6380/3?ssl_ca_certs=/ca.pem",
-            "redis+sentinel://s1:26379,s2,s3/mymaster",
             "rediss+sentinel://user:pass@s1,[fd00::1]:5000/my.master/2?sentinel_username=a&sentinel_password=b",
-            "redis+cluster://c1,c2:7001,c3",
             "rediss+cluster://:pass@c1?ssl_ca_certs=/ca.pem",
         )
     ),
@@ -255,9 +235,6 @@ def test_what_opens_the_admin_port(setting: str) -> None:
     assert notices(config) == ()
 
 
-# -- responses ---------------------------------------------------------------------------------------------------------
-
-
 # -- durations and sizes -----------------------------------------------------------------------------------------------
 
 
@@ -284,12 +261,6 @@ def test_what_is_written_is_read_as_itself(milliseconds: int, size: int) -> None
     if len(duration_text(milliseconds / 1000)) <= 12:
         assert round((duration_seconds(duration_text(milliseconds / 1000)) or 0) * 1000) == milliseconds
     assert size_bytes(size_text(size)) == size
-
-
-@given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    for value in (duration_seconds(text), size_bytes(text)):
-        assert value is None or (text.isascii() and text[0].isdigit() and value >= 0)
 
 
 # -- what is accepted --------------------------------------------------------------------------------------------------
@@ -504,67 +475,39 @@ def test_each_setting_reaches_its_sink() -> None:
 
 # -- every setting alone ---------------------------------------------------------------------------------------------
 
-ASKED = "url: 'http://127.0.0.1:4180/'"
-TOKENS = "issuer: a, audience: b, keys: /k, claims: [sub]"
 PROBE = "path: /a, done: [{status: [200]}]"
-FORMS = {"jwt": TOKENS, "forward_auth": f"{ASKED}, principal: X-User"}
-# What a section, or a single setting, needs beside a setting, which is %.
-BESIDE = {
-    "events.sinks": f"^events: {{sinks: [{FEED.removesuffix('}')}, %}}]}}",
-    "routes.accept": "accept: {identity: unverified, %}",
-    "routes.inbox": f"inbox: {{preset: stripe, secrets: [{{id: a, key: {'k' * 24}}}], %}}",
-    "routes.recovery.probe": f"recovery: {{probe: {{{PROBE}, %}}}}",
-    "routes.authorize.forward_auth": f"authorize: {{forward_auth: {{{ASKED}, %}}}}",
-    "admin.sign_in.jwt": f"^admin: {{sign_in: {{secret: {TOKEN}, "
-    f"jwt: {{{TOKENS}, header: X-Token, groups: groups, roles: {{viewer: [staff]}}, %}}}}}}",
-    "upstream": "^upstream: {url: http://127.0.0.1:9000, %}",
-    "store": "^store: {durable: sqlite:///a/b, %}",
-    "store.replicas": "^store: {durable: redis://u@h/0, %}",
-}
-for name, needs in FORMS.items():
-    BESIDE[f"routes.scope.{name}"] = f"scope: {{{name}: {{{needs}, %}}}}"
-    BESIDE[f"routes.scope.compose.{name}"] = f"scope: {{compose: [{{{name}: {{{needs}, %}}}}, {{api_key: X-Key}}]}}"
-for name in ("promotion_wait", "probation", "connections"):
-    BESIDE[f"store.{name}"] = "^store: {durable: postgresql://u@h/d, %}"
-BASES = {"routes.inbox": INBOX, "routes.accept": f"secrets: {{encryption: [{{id: a, key: {KEY}}}]}}\n{MINIMAL}"}
+ALONE = f"""
+^upstream: {{url: http://a, answer_within: 1ms}}
+^upstream: {{url: http://a, answer_within: 1h}}
+^upstream: {{url: http://a, response_timeout: 1ms}}
+^upstream: {{url: http://a, response_timeout: 24h}}
+upstream: {{answer_within: 1h}}
+upstream: {{response_timeout: 1ms}}
+in_flight: {{wait: 10m}}
+in_flight: {{max_wait: 0s}}
+retention: {{replay: 3650d}}
+retention: {{remember: 1s}}
+repeats: {{within: 3650d}}
+recovery: {{probe: {{{PROBE}, settle: 31s}}}}
+recovery: {{probe: {{{PROBE}, settle: 7d}}}}
+body: {{max_bytes: 0}}
+body: {{spool_over: 16GiB}}
+^shutdown: {{delay: 10m}}
+^store: {{durable: sqlite:///a, lease: 3s}}
+^store: {{durable: sqlite:///a, lease: 10m}}
+^store: {{durable: sqlite:///a, journal_grace: 1h}}
+^delivery: {{deliver_within: 365d}}
+^delivery: {{breaker: {{open: 1h}}}}
+^delivery: {{breaker: {{max_open: 100ms}}}}
+^workers: 64
+"""
 
 
-def _bounds(field: FieldInfo) -> Iterator[str]:
-    """The least value of a setting that has bounds, and its greatest."""
-    # Where nothing is a value too, they stand inside of the annotation.
-    inner = [leaf for kind in get_args(field.annotation) for leaf in getattr(kind, "__metadata__", ())]
-    for leaf in (*field.metadata, *inner):
-        if isinstance(leaf, Leaf) and leaf.bounds is not None:
-            yield from map(str, leaf.bounds)
-
-
-def _alone(path: str, value: str) -> str:
-    """A minimal file with this setting beside what is required."""
-    section, _, name = path.rpartition(".")
-    setting = f"{name}: [{value}]" if name in ("schedule", "ports") else f"{name}: {value}"
-    keys, mark = path.removeprefix("routes.").split(".")[:-1], "" if path.startswith("routes.") else "^"
-    nested = reduce(lambda inner, key: f"{key}: {{{inner}}}", reversed(keys), "%")
-    shape = BESIDE.get(path) or BESIDE.get(section) or mark + nested
-    return written(shape.replace("%", setting), "^service: shop", base=BASES.get(section, MINIMAL))
-
-
-ALONE = list(dict.fromkeys((path, value) for path, field in settings_of(Config) for value in _bounds(field)))
-
-
-def test_the_pairs_that_are_ordered_are_among_them() -> None:
-    """What follows is generated from the models, and misses none of the settings that bound another."""
-    ordered = """
-        upstream.answer_within upstream.response_timeout routes.upstream.answer_within routes.upstream.response_timeout
-        routes.in_flight.wait routes.in_flight.max_wait routes.retention.replay routes.retention.remember
-        routes.recovery.probe.settle routes.body.spool_over shutdown.delay store.lease store.journal_grace workers
-    """
-    assert set(ordered.split()) <= {path for path, _ in ALONE}
-
-
-@pytest.mark.parametrize(("path", "value"), ALONE, ids=[f"{path}={value}" for path, value in ALONE])
-def test_a_setting_alone_is_never_refused(path: str, value: str) -> None:
-    """At either end of its range, whatever else has its default; and what is ordered is in order."""
-    config = read(_alone(path, value))
+@pytest.mark.parametrize("key", ALONE.strip().split("\n"))
+def test_a_setting_alone_is_never_refused(key: str) -> None:
+    """One that bounds another, at an end of its range, whatever else has its default; and what is ordered is in
+    order."""
+    config = read(written(key))
     (route,) = config.routes
     for upstream in (config.upstream, config.upstream_for(route)):
         assert upstream.answer_within <= upstream.response_timeout

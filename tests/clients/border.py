@@ -24,16 +24,14 @@ class Border:
     """`async with Border(port) as border`: callers connect to `border.port`. It says how long they wait, and may lose.
 
     `after` is what stands in for the second that a gateway asks a caller to wait. `told` is set with the first response
-    that has it. The next `lost` responses end in a reset before their first byte, and so does each that is a multiple
-    of `every`; `losses` counts them, and `lost_one` is set with each.
+    that has it. The next `lost` responses end in a reset before their first byte.
     """
 
     def __init__(self, target_port: int, port: int = 0) -> None:
         self.port = port
         self.after = 0
         self.told = asyncio.Event()
-        self.lost = self.losses = self.every = self._responses = 0
-        self.lost_one = asyncio.Event()
+        self.lost = 0
         self._target_port = target_port
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -60,12 +58,8 @@ class Border:
 
         async def back() -> None:
             while chunk := await target.read(1 << 16):
-                self._responses += chunk.startswith(b"HTTP/")
-                is_one_of = self.every and chunk.startswith(b"HTTP/") and self._responses % self.every == 0
-                if self.lost or is_one_of:
-                    self.lost -= not is_one_of
-                    self.losses += 1
-                    self.lost_one.set()
+                if self.lost:
+                    self.lost -= 1
                     reset(writer)
                     return
                 writer.write(chunk.replace(_AFTER, b"Retry-After: %d\r\n" % self.after))

@@ -19,7 +19,7 @@ from cloudevents.core.v1.event import CloudEvent
 from tests.clients.libraries import route_for
 from tests.support.house import House, house, sqlite_store
 from tests.support.relay import Fault, Relay
-from tests.support.upstream import Answer, Ending, Received
+from tests.support.upstream import Answer, Received
 
 PATH: Final = "/events"
 
@@ -54,7 +54,7 @@ async def home_of(mode: Mode, directory: Path, **changes: Any) -> AsyncIterator[
         yield home
 
 
-def event(identifier: str = "order 42/é", source: str = "//shop.example/orders", amount: int = 1000) -> CloudEvent:
+def event(identifier: str = "order 42/é", source: str = "//shop.example/orders") -> CloudEvent:
     """An event whose id has to be encoded in a header."""
     attributes = {
         "id": identifier,
@@ -64,7 +64,7 @@ def event(identifier: str = "order 42/é", source: str = "//shop.example/orders"
         "time": datetime(2026, 11, 23, tzinfo=UTC),
         "datacontenttype": "application/json",
     }
-    return CloudEvent(attributes=attributes, data={"amount": amount})
+    return CloudEvent(attributes=attributes, data={"amount": 1000})
 
 
 def send(port: int, mode: Mode, sent: CloudEvent) -> tuple[int, str | None] | None:
@@ -108,23 +108,6 @@ async def test_which_events_are_one(mode: Mode, tmp_path: Path) -> None:
             assert await asyncio.to_thread(send, home.port, mode, other) == (202, "stored")
         assert await asyncio.to_thread(send, home.port, mode, event("a")) == (202, "replayed")
         assert len(home.upstream.effects) == 5
-
-
-async def test_another_event_of_the_same_name(mode: Mode, tmp_path: Path) -> None:
-    """Other data under a used id is refused; nobody is told that it was taken."""
-    async with home_of(mode, tmp_path) as home:
-        assert await asyncio.to_thread(send, home.port, mode, event()) == (202, "stored")
-        assert await asyncio.to_thread(send, home.port, mode, event(amount=9900)) == (422, "key-reused")
-        assert len(home.upstream.requests) == 1
-
-
-async def test_an_event_that_may_have_been_taken(mode: Mode, tmp_path: Path) -> None:
-    """After a service that died at work the event is held, however often it is sent."""
-    async with home_of(mode, tmp_path) as home:
-        home.upstream.on(PATH, Answer(bytes_max=0, ending=Ending.RESET), Answer(202))
-        got = [await asyncio.to_thread(send, home.port, mode, event()) for _ in range(3)]
-        assert got == [(502, "in-doubt"), (409, "in-doubt"), (409, "in-doubt")]
-        assert len(home.upstream.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,6 @@ def test_everything_that_is_named_exists() -> None:
     assert [name for name in re.findall(r"--run ([\w-]+)", PROOF) if name not in DEFECTS] == []
 
 
-def test_every_source_of_the_comparison_is_listed_and_used() -> None:
-    """Whatever is said of others leads to a source, by its letter or number."""
-    text, _, listed = COMPARISON.partition("\n## Sources\n")
-    marks = ",".join(re.findall(r"\[((?:[a-z]|\d+|[MN]\d?)(?:, (?:[a-z]|\d+))*)\](?!\()", text))
-    used = {mark.strip() for mark in marks.split(",")} - {"M", "M1", "M2", "N"}
-    found = re.findall(r"^(?:\| ([a-z]) \||(\d+)\. )", listed, re.MULTILINE)
-    assert used == {letter or number for letter, number in found}
-
-
 def test_every_invariant_has_a_test() -> None:
     """All of them are there, in their order, each with at least one test beside the simulation."""
     found = dict(_invariants())
@@ -89,9 +80,3 @@ def test_the_contract_is_the_one_of_the_text() -> None:
     )
     named = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
     assert sorted(named) == sorted({*(name for part in CONTRACT for name in part), "frameworks"})
-
-
-def test_a_place_without_room_is_not_taken(tmp_path: Path) -> None:
-    """Temporary files stay on the disk where memory has no place for them, or is not to be had."""
-    assert not runner._is_fit(Path("/proc"))
-    assert not runner._is_fit(tmp_path / "missing")

@@ -20,10 +20,9 @@ from gateway.app.supervisor import Channel, Supervisor, WorkerProcess
 from gateway.app.worker import Worker
 from gateway.config import parse
 from gateway.observe.logs import Logs
-from gateway.upkeep.activity import BUCKET_US, HOUR, MINUTE_US, WEEK, ActivitySampler
+from gateway.upkeep.activity import BUCKET_US, HOUR, MINUTE_US, ActivitySampler
 from tests.support.house import config_text, sqlite_store
 
-MINUTES = 5
 # A round hour that is over, whenever this runs.
 BEGIN_US = (int(time.time()) // 3_600 - 1) * 60 * MINUTE_US
 
@@ -91,21 +90,10 @@ def writer_of(worker: Worker) -> UUID:
     return worker.current.activity._writer
 
 
-async def kept(worker: Worker, span_us: int = HOUR.row_us) -> list[tuple[UUID, int]]:
+async def kept(worker: Worker) -> list[tuple[UUID, int]]:
     """Whose rows there are, and from when on, in minutes."""
-    rows = await worker.current._store.cold.activity("shop", span_us, BEGIN_US, BEGIN_US + MINUTES * MINUTE_US)
+    rows = await worker.current._store.cold.activity("shop", HOUR.row_us, BEGIN_US, BEGIN_US + 5 * MINUTE_US)
     return sorted((row.writer, (row.at_us - BEGIN_US) // MINUTE_US) for row in rows)
-
-
-async def test_one_statement_a_minute_for_all(tmp_path: Path, statements: Any) -> None:
-    """Each worker has its rows all the same."""
-    async with two_workers(tmp_path) as (_, workers):
-        for minute in range(MINUTES):
-            await count(minute, *workers)
-        assert statements() == MINUTES
-        writers = sorted(map(writer_of, workers))
-        assert await kept(workers[1]) == [(writer, minute) for writer in writers for minute in range(MINUTES)]
-        assert await kept(workers[1], WEEK.row_us) == [(writer, 0) for writer in writers]
 
 
 async def test_what_a_worker_does_not_write_is_written_later_or_by_another(

@@ -9,7 +9,6 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -21,7 +20,6 @@ from gateway.app.life import StartError
 from gateway.app.stores import name_of
 from gateway.app.worker import serve
 from gateway.config import Config, parse
-from gateway.store.base import StartRefused
 from gateway.store.postgres.store import PostgresStore
 from gateway.upkeep.duty import LOOK_SECONDS, Duty
 from tests.observe.scrape import Scrape
@@ -104,30 +102,6 @@ async def test_an_address_that_is_taken(tmp_path: Path, taken: str) -> None:
         if gateway.address[1]:
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection(*gateway.address)
-
-
-async def test_a_store_that_must_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends the start with what the store says, and everything is given back."""
-    gateway = Gateway(configured(tmp_path))
-    monkeypatch.setattr(gateway._store, "start", AsyncMock(side_effect=StartRefused("its schema is newer")))
-    with pytest.raises(StartError, match="its schema is newer"):
-        await gateway.start()
-    await eventually(lambda: open_files(tmp_path) == [])
-
-
-async def test_closing_goes_on_after_a_failure(tmp_path: Path) -> None:
-    """A part that cannot be closed is told of, and keeps no other part open."""
-    gateway = Gateway(configured(tmp_path))
-    await gateway.start()
-    port = gateway.status.port
-    with pytest.MonkeyPatch.context() as failing:
-        failing.setattr(port, "stop", AsyncMock(side_effect=RuntimeError("cannot be closed")))
-        with pytest.raises(RuntimeError, match="cannot be closed"):
-            await gateway.stop()
-    await port.stop()
-    await eventually(lambda: open_files(tmp_path) == [])
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(*gateway.address)
 
 
 async def test_what_is_unprotected_is_finished_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,14 +34,11 @@ V2, V1 = "0::/pod/gateway\n", "4:memory:/x\n3:cpu,cpuacct:/docker/abc\n"
 # What `/proc/self/cgroup` says, what files below `/sys/fs/cgroup` do, and the quota.
 QUOTAS: dict[str, tuple[str | None, dict[str, str], float | None]] = {
     "no-groups": (None, {}, None),
-    "no-file": (V2, {}, None),
     "no-quota": (V2, {"pod/gateway/cpu.max": "max 100000\n"}, None),
-    "own-group": (V2, {"pod/gateway/cpu.max": "250000 100000\n"}, 2.5),
     "group-above": (V2, {"pod/gateway/cpu.max": "800000 100000\n", "pod/cpu.max": "150000 50000\n"}, 3.0),
     "as-a-container-sees-it": ("0::/\n", {"cpu.max": "50000 100000\n"}, 0.5),
     "hardly-two": ("0::/\n", {"cpu.max": "199999 100000\n"}, 1.99999),
     "version-1": (V1, {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 4.0),
-    "version-1-no-quota": ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
     "nonsense": ("nonsense\n0::/\n", {"cpu.max": "\n"}, None),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,17 +20,13 @@ from gateway.callers import (
     FETCH_PAUSE_SECONDS,
     KeySet,
     KeySetInvalid,
-    Source,
-    Unfetched,
     discovered_source,
     read_keys,
     url_source,
 )
 from gateway.core.identity.caller import Token, read_token
 from gateway.upstream.connect import client_context
-from tests.support.eventually import eventually
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key
-from tests.support.names import silent_name_server
 
 EC, RSA, ED = signing_key("ec"), signing_key("rsa", "RS256"), signing_key("ed", "EdDSA")
 
@@ -71,12 +66,9 @@ def test_an_algorithm_is_bound_to_a_key() -> None:
 
 IGNORED: dict[str, dict[str, Any]] = {
     "unknown-type": {"kty": "AKP", "alg": "ML-DSA-44", "pub": "AAAA"},
-    "no-type": {"n": "AAAA"},
     "symmetric": {"kty": "oct", "k": "c2VjcmV0" * 8, "alg": "HS256"},
     "for-encryption": EC.jwk | {"use": "enc"},
-    "for-signing": EC.jwk | {"key_ops": ["sign"]},
     "unknown-curve": EC.jwk | {"crv": "secp256k1", "alg": "ES256K"},
-    "algorithm-of-another-type": EC.jwk | {"alg": "HS256"},
     "not-on-the-curve": EC.jwk | {"x": EC.jwk["y"]},
     "broken": EC.jwk | {"x": "!"},
     "weak": SigningKey(rsa.generate_private_key(public_exponent=65537, key_size=1024), "RS256", "weak").jwk,
@@ -92,39 +84,13 @@ def test_what_is_no_usable_key_is_ignored(entry: dict[str, Any]) -> None:
         read_keys(document(entry))
 
 
-def test_a_private_key_in_a_set_is_used_as_a_public_one() -> None:
-    """Whoever published it has another problem."""
-    private = jwt.algorithms.ECAlgorithm.to_jwk(EC.private, as_dict=True)
-    (key,) = read_keys(document({**private, "kid": "ec"}))
-    assert key.verifies(signed(EC))
-    assert not hasattr(key.material, "sign")
-
-
-# A curve that no algorithm of tokens has.
-OTHER_CURVE = b"""-----BEGIN PUBLIC KEY-----
-MEAwEAYHKoZIzj0CAQYFK4EEAAEDLAAEBFcbpCtLvQFO7YxxBcJ/5oWpK8hhA5Ez
-RHldp7LQ6YRtcn3skUnvSRCU
------END PUBLIC KEY-----
-"""
-
-
-def test_a_pem_of_an_unknown_type_is_ignored() -> None:
-    """Beside a good one it does not matter."""
-    (key,) = read_keys(OTHER_CURVE + EC.pem)
-    assert key.verifies(signed(EC))
-
-
 NO_SETS: dict[str, bytes] = {
     "html": b"<html><body>Welcome to our portal",
-    "nothing": b"",
     "empty-set": document(),
-    "list": b"[]",
     "depth-bomb": b"[" * 100_000,
     "too-many": document(*[EC.jwk] * 65),
     "too-long": document(EC.jwk) + b" " * (1 << 20),
     "private-pem": EC.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    "broken-pem": b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
-    "cut-pem": EC.pem[:60],
     "beginnings": b"-----BEGIN PUBLIC KEY-----" * 40_000,
     "too-many-pem": EC.pem * 65,
 }
@@ -171,12 +137,10 @@ def respond(content: bytes = b"", status: int = 200, **headers: str) -> Callable
 GOOD = json.dumps(key_set(EC)).encode()
 MISBEHAVES: dict[str, Callable[[], web.StreamResponse | None]] = {
     "html": respond(b"<html>log in, please</html>", **{"Content-Type": "text/html"}),
-    "empty": respond(document()),
     "unknown-type": respond(document(IGNORED["unknown-type"])),
     "ten-megabytes": respond(GOOD + b" " * (10 << 20)),
     "error": respond(GOOD, 500),
     "redirect": respond(b"", 302, Location="/keys"),
-    "not-modified": respond(b"", 304),
     "coded": respond(GOOD, **{"Content-Encoding": "gzip"}),
 }
 
@@ -216,21 +180,6 @@ async def test_an_issuer_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> 
         assert not keys.may_refresh
 
 
-@pytest.mark.parametrize("source", [url_source, discovered_source])
-async def test_a_name_server_that_hangs_delays_this_fetch_alone(
-    monkeypatch: pytest.MonkeyPatch, source: Callable[[str, ssl.SSLContext], Source]
-) -> None:
-    """What callers need threads for is done meanwhile."""
-    async with silent_name_server(monkeypatch) as names:
-        fetch = asyncio.create_task(source("https://issuer.hangs", client_context(None))())
-        await eventually(lambda: names.running == 1)
-        async with asyncio.timeout(5):
-            await asyncio.to_thread(lambda: None)
-        names.over.set()
-        with pytest.raises(Unfetched, match=r"https://issuer\.hangs"):
-            await fetch
-
-
 async def test_one_fetch_for_all() -> None:
     """However many ask, one fetch is under way, and the next one begins no sooner than 30 seconds after it."""
     async with Issuer(EC) as issuer, fetched(issuer, started=False) as (keys, clock):
@@ -256,12 +205,10 @@ async def test_one_fetch_for_all() -> None:
     ("cache_control", "seconds"),
     [
         pytest.param(None, 300, id="nothing"),
-        pytest.param("no-store", 300, id="no-store"),
         pytest.param("max-age=10", 300, id="short"),
         pytest.param("public, MAX-AGE=3600, must-revalidate", 3600, id="an-hour"),
         pytest.param("max-age=99999999", 86400, id="long"),
         pytest.param("max-age=-1", 300, id="negative"),
-        pytest.param("max-age=many", 300, id="text"),
     ],
 )
 async def test_how_long_a_set_is_fresh(cache_control: str | None, seconds: float) -> None:
@@ -294,8 +241,6 @@ async def test_which_key_a_token_means() -> None:
         pytest.param({"issuer": "https://b.example"}, False, id="of-another-issuer"),
         pytest.param({"jwks_uri": 7}, False, id="no-uri"),
         pytest.param({"jwks_uri": "http://192.0.2.1/keys"}, False, id="without-tls"),
-        pytest.param({"jwks_uri": "file:///etc/passwd"}, False, id="file"),
-        pytest.param({"jwks_uri": "//["}, False, id="no-url"),
         pytest.param({"jwks_uri": "https://a.example/\n2026 forged"}, False, id="two-lines"),
         pytest.param({"jwks_uri": "https://a.example/forged" + "x" * 5000}, False, id="long"),
         pytest.param({"jwks_uri": "https://forged:secret@a.example/"}, False, id="with-a-password"),

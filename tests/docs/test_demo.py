@@ -16,7 +16,7 @@ import pytest
 from gateway.cli import main
 from gateway.demo import in_front_of_cards
 from gateway.demo import story as traffic
-from gateway.demo.world import Caller
+from gateway.demo.world import Caller, CardService
 from tests.observe.scrape import Scrape
 from tests.support import http
 from tests.support.demo import DemoProcess, curl, curl_lines, program, run_program
@@ -165,6 +165,15 @@ def test_a_wrong_command_line_is_explained(arguments: str, said: str, capsys: py
     except SystemExit as ended:
         code = ended.code
     assert (code, said in capsys.readouterr().err) == (2, True)
+
+
+async def test_the_service_charges_nothing_that_it_refuses() -> None:
+    async with CardService("127.0.0.1", 0) as service:
+        for wrong in (b'"amount": 1.5, "source": "tok_visa"', b'"amount": 1200, "source": "tok_other"', b"{"):
+            answer = await http.request(service.port, "POST", "/v1/charges", [JSON], b'{"currency": "eur", %b}' % wrong)
+            assert answer.status == 400, wrong
+            assert answer.json()["error"]["message"]
+        assert await charged(service.port) == 0
 
 
 async def test_a_doubt_ends_with_what_the_service_says(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ IGNORED: dict[str, dict[str, Any]] = {
     "unknown-type": {"kty": "AKP", "alg": "ML-DSA-44", "pub": "AAAA"},
     "symmetric": {"kty": "oct", "k": "c2VjcmV0" * 8, "alg": "HS256"},
     "for-encryption": EC.jwk | {"use": "enc"},
+    "for-signing": EC.jwk | {"key_ops": ["sign"]},
     "unknown-curve": EC.jwk | {"crv": "secp256k1", "alg": "ES256K"},
     "not-on-the-curve": EC.jwk | {"x": EC.jwk["y"]},
     "broken": EC.jwk | {"x": "!"},
@@ -87,6 +88,7 @@ def test_what_is_no_usable_key_is_ignored(entry: dict[str, Any]) -> None:
 NO_SETS: dict[str, bytes] = {
     "html": b"<html><body>Welcome to our portal",
     "empty-set": document(),
+    "list": b"[]",
     "depth-bomb": b"[" * 100_000,
     "too-many": document(*[EC.jwk] * 65),
     "too-long": document(EC.jwk) + b" " * (1 << 20),
@@ -241,6 +243,7 @@ async def test_which_key_a_token_means() -> None:
         pytest.param({"issuer": "https://b.example"}, False, id="of-another-issuer"),
         pytest.param({"jwks_uri": 7}, False, id="no-uri"),
         pytest.param({"jwks_uri": "http://192.0.2.1/keys"}, False, id="without-tls"),
+        pytest.param({"jwks_uri": "//["}, False, id="no-url"),
         pytest.param({"jwks_uri": "https://a.example/\n2026 forged"}, False, id="two-lines"),
         pytest.param({"jwks_uri": "https://a.example/forged" + "x" * 5000}, False, id="long"),
         pytest.param({"jwks_uri": "https://forged:secret@a.example/"}, False, id="with-a-password"),

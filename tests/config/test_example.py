@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,6 @@ import yaml
 from gateway.config import Config, ConfigError, Placeholders, load, notices, parse
 from gateway.config.effective import schema_text
 from gateway.config.leaf import PostgresUrl
-from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
-from gateway.core.message import IndexedHeaders, RequestHead
 from tests.config.support import settings_of
 
 PUBLISHED = Path(__file__).parents[2] / "config"
@@ -28,7 +26,7 @@ COMPLETE = re.sub(r"(?m)^( *)#(?=[^ \n])", r"\1", re.sub(r"(?m)^  #  ", "    ", 
 
 def test_example() -> None:
     """The example is a configuration as it stands; Stripe's libraries send forms, of which `only` and `ignore` say
-    nothing."""
+    nothing, and name an account in a header."""
     config = load(PUBLISHED / "gateway.example.yaml", {"DATABASE_PASSWORD": "swordfish"}, stand_in=Placeholders())
     assert isinstance(config.store.durable, PostgresUrl)
     assert config.store.durable.dsn.get_secret_value() == "postgresql://gateway:swordfish@db/gateway"
@@ -36,27 +34,7 @@ def test_example() -> None:
     assert [notice.path for notice in notices(config)] == ["routes[7].scope"]
     stripe = [route.fingerprint for route in config.routes if route.errors == "stripe"]
     assert [each for each in stripe if each.only or each.ignore] == []
-
-
-def test_example_tells_stripes_accounts_apart() -> None:
-    """As stripe-python sends them, a charge of another account is another request, and the retry of one is the same."""
-    route = load(PUBLISHED / "gateway.example.yaml", {}, stand_in=Placeholders()).routes[1]
-    assert route.errors == "stripe"
-    fingerprinter = Fingerprinter(FingerprintSpec(headers=tuple(map(str.encode, route.fingerprint.headers))))
-
-    def digest(*headers: tuple[bytes, bytes]) -> bytes:
-        sent = (
-            (b"Authorization", b"Bearer sk_test_1"),
-            (b"Idempotency-Key", b"order-1"),
-            (b"Content-Type", b"application/x-www-form-urlencoded"),
-            *headers,
-        )
-        head = RequestHead(b"POST", b"/v1/charges/ch_1/capture", IndexedHeaders(sent))
-        return fingerprinter.digests(head, b"amount=100&metadata[order]=1").canonical
-
-    one, other = (b"Stripe-Account", b"acct_A"), (b"Stripe-Account", b"acct_B")
-    assert digest(one) == digest(one, (b"X-Stripe-Client-Telemetry", b'{"last_request_metrics": {}}'))
-    assert len({digest(), digest(one), digest(other)}) == 3
+    assert ["Stripe-Account" in each.headers for each in stripe] == [True] * len(stripe)
 
 
 def test_example_with_alternatives() -> None:
@@ -98,12 +76,7 @@ def test_example_is_complete() -> None:
     assert known - {path for path, _, _ in keys_of_example()} == set()
 
 
-@pytest.mark.parametrize(
-    "misspell",
-    [lambda key: key[:-1] + key[-1] * 2, lambda key: key[0] + key[2:] if len(key) > 3 else key + "s", str.capitalize],
-    ids=["doubled", "dropped", "capital"],
-)
-def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> None:
+def test_every_misspelt_key_is_recognised() -> None:
     """Each key of the example, misspelt with all of its depth, is reported in its place with the right spelling."""
     depths: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for path, line, column in keys_of_example():
@@ -114,7 +87,7 @@ def test_every_misspelt_key_is_recognised(misspell: Callable[[str], str]) -> Non
         expected = []
         # From the right, so that what is still to be changed in a line stays where it is.
         for line, column, key in sorted(level, reverse=True):
-            wrong = misspell(key)
+            wrong = key[0] + key[2:] if len(key) > 3 else key + "s"
             if wrong != "headers":
                 lines[line] = lines[line][:column] + wrong + lines[line][column + len(key) :]
                 expected.append((line + 1, wrong, f"did you mean {key}?"))
@@ -132,21 +105,20 @@ def test_schema_is_published() -> None:
     assert (PUBLISHED / "gateway.schema.json").read_text() == schema_text()
 
 
-def test_schema_says_what_the_models_say() -> None:
-    """Unknown keys, required keys, patterns and descriptions reach the editor."""
+def test_the_schema_describes_every_key_and_allows_no_other() -> None:
     schema = json.loads(schema_text())
-    definitions = schema["$defs"]
-    assert schema["additionalProperties"] is False
-    assert schema["required"] == ["upstream", "store", "routes"]
-    assert set(definitions["Route"]["required"]) == {"name", "match", "scope", "outcome"}
-    assert definitions["Route"]["anyOf"] == [{"required": ["key"]}, {"required": ["inbox"]}]
-    assert "from" in definitions["HeaderScope"]["required"]
-    assert definitions["InFlight"]["properties"]["wait"]["default"] == "5s"
-    assert re.search(definitions["InFlight"]["properties"]["wait"]["pattern"], "300ms")
-    assert not re.search(definitions["InFlight"]["properties"]["wait"]["pattern"], "5")
+    assert {each["additionalProperties"] for each in (schema, *schema["$defs"].values()) if "properties" in each} == {
+        False
+    }
+    wait = schema["$defs"]["InFlight"]["properties"]["wait"]
+    assert (wait["default"], bool(re.search(wait["pattern"], "300ms")), re.search(wait["pattern"], "5")) == (
+        "5s",
+        True,
+        None,
+    )
     undescribed = [
         f"{name}.{key}"
-        for name, definition in definitions.items()
+        for name, definition in schema["$defs"].items()
         for key, value in definition.get("properties", {}).items()
         if "description" not in value and "$ref" not in value
     ]

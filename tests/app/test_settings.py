@@ -1,14 +1,15 @@
 """Every setting of the file does what it says in a whole gateway: changed, it changes what is seen.
 
-`@shows(path, (value, seen), ...)` puts a setting to the test. What is shown elsewhere is named in `ELSEWHERE`. A
-setting of the configuration that is in neither fails here.
+`@shows(path, (value, seen), ...)` puts a setting to the test. A setting of the configuration that is put to the test
+neither here nor where another test names it fails here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import reduce
@@ -31,6 +32,7 @@ from tests.support.house import ROUTE, House, house, neighbour, sqlite_store, st
 from tests.support.upstream import Answer, RecordingUpstream
 
 ROOT = Path(__file__).parents[2]
+NAMING_ALL: Final = ("test_mistakes.py", "test_document.py", "test_settings.py", "reference.py")
 # Longer than a machine that is busy needs, and far shorter than what is waited for where it is to be seen.
 MOMENT_SECONDS = 1.5
 
@@ -335,114 +337,21 @@ async def started_with_another_scope(place: Place, choice: str) -> object:
 
 # -- all of them -----------------------------------------------------------------------------------------------------
 
-# By file: the settings, of which those that stand in one section share its name.
-_ELSEWHERE: Final = """
-admin/test_api.py: admin.token
-admin/test_commands.py: store.clear_keys
-admin/test_pages.py: admin.tokens.name,token,role admin.hosts
-admin/test_sign_in.py: admin.sign_in.secret admin.sign_in.proxy.from,name,groups
-  admin.sign_in.proxy.roles.viewer,operator,admin admin.sign_in.jwt.header,groups,claims,issuer,audience,leeway
-  admin.sign_in.jwt.roles.operator,viewer,admin
-app/test_deliver.py: delivery.workers
-app/test_gateway.py: listen.address status.listen admin.listen state_dir
-app/test_reload.py: routes.outcome.retryable
-app/test_settings.py:
-  routes.upstream.host,connect_timeout,answer_within,response_timeout,keepalive,max_connections,key,url
-  routes.upstream.tls.ca,cert,key,server_name
-app/test_start.py: store.durability
-clients/test_libraries.py: routes.errors
-config/test_mistakes.py: routes.accept.identity events.sinks.shares_fast
-config/test_values.py: secrets.identity_key.id
-  routes.delivery.schedule,deliver_within,max_answers,max_in_flight,unauthorized routes.inbox.cloudevents.signature
-  events.types,include,source,keep,max_event_bytes
-  events.sinks.name,types,routes,include,kind,url,format,stream,fsync,window,max_length,max_age,servers,subject,user,password,ordered,topic,idempotence,tls,ca,mechanism
-  egress.allow,deny,ports,https_only events.sinks.secrets.id,key,until
-core/test_breaker.py: delivery.breaker.failures,open,max_open
-core/test_identity.py: routes.operation
-core/test_identity_key.py: routes.key.headers routes.key.compose.header,body
-core/test_identity_scope.py: routes.scope.compose.header,api_key
-core/test_inbox.py: routes.inbox.secrets.until routes.inbox.signing_secrets.id,key,until
-core/test_recovery.py: routes.recovery.probe.method routes.recovery.probe.never_happened.where
-core/test_routing.py: routes.match.methods,host,path
-deliver/test_worker.py: delivery.max_in_flight,unauthorized,max_answers
-events/test_egress.py: egress.proxy
-http/gateway/test_accept.py: public_url
-  routes.accept.mode,max_bytes,max_pending,max_pending_per_scope,max_pending_bytes
-  routes.dead_letter.on_repeat,requeue_after routes.in_flight.wait,max_wait
-http/gateway/test_addresses.py: trusted_proxies
-http/gateway/test_advice.py: routes.retention.expired_status limits.max_in_flight errors.type_base
-  routes.in_flight.status routes.mismatch_status routes.key.required routes.outcome.preset
-http/gateway/test_behind_a_gateway.py: routes.outcome.final
-http/gateway/test_cors.py: cors.origins,credentials
-http/gateway/test_encryption.py: secrets.unreadable routes.response.redact
-http/gateway/test_forward_auth.py: routes.scope.forward_auth.url,headers,principal,copy,timeout,cache,ca
-http/gateway/test_identity_change.py: secrets.identity_key.key secrets.fingerprint_key.id,key
-  routes.fingerprint.on_recipe_change
-http/gateway/test_inbox.py: routes.inbox.preset,tolerance,sign_again,as,replay_guard,on_change
-  routes.inbox.secrets.id,key routes.inbox.cloudevents.origins
-  routes.inbox.hmac.header,prefix,signed,digest,encoding,id,timestamp,about
-http/gateway/test_likely_duplicates.py: routes.fingerprint.explain routes.repeats.action,by
-http/gateway/test_observe.py: mode observe.header routes.mode,mode_change,enforce_share
-http/gateway/test_order.py: routes.order.by.header routes.order.on_stop,missing
-http/gateway/test_outcomes.py: upstream.answer_within,response_timeout
-http/gateway/test_recovery.py: service routes.recovery.probe.path,headers,follow
-  routes.recovery.probe.done.status,where upstream.max_connections
-http/gateway/test_regions.py: regions.here,key regions.homes.url,name regions.homes.tls.ca,cert,key,server_name
-http/gateway/test_resource.py: routes.fingerprint.defaults routes.outcome.when.is,status,where
-  routes.response.fetch,on_version_change,reference,replay routes.response.version.header routes.outcome.in_doubt
-http/gateway/test_spellings.py: routes.match.also unprotected.methods,path,host
-http/gateway/test_status.py: operations.path routes.accept.withdraw delivery.schedule
-http/gateway/test_times.py: store.journal_grace routes.recovery.probe.never_happened.status
-  routes.recovery.probe.settle
-http/gateway/test_tls.py: listen.tls.cert,key,client_ca,client_certificate upstream.tls.ca
-  routes.scope.client_certificate
-http/gateway/test_tokens.py: admin.sign_in.jwt.keys.secret admin.sign_in.jwt.algorithms,ca,stale_for
-  routes.scope.jwt.keys.secret routes.scope.jwt.algorithms,ca,stale_for,issuer,claims,audience,leeway
-http/gateway/test_verdicts.py: routes.response.max_stored_bytes routes.in_flight.max_waiters routes.body.max_bytes
-  routes.status_header upstream.url store.durable,fast routes.key.body,header routes.scope.header,api_key
-  routes.fingerprint.headers
-http/upstream/test_tls.py: upstream.tls.cert,key,server_name
-integration/test_bursts.py: upstream.connect_timeout
-integration/test_joining.py: store.probation
-integration/test_processes.py: shutdown.delay
-integration/test_runbook.py: routes.fingerprint.ignore
-integration/test_workers.py: workers
-observe/test_logs.py: log.level,format,requests
-observe/test_tracing.py: traces.endpoint,headers,detail,sample,accept
-observe/test_whole.py: routes.name
-protect/test_kept.py: secrets.encryption.id,key
-store/test_portable.py: store.dialect
-store/test_postgres.py: store.connections
-store/test_postgres_members.py: store.promotion,promotion_wait,synchronous
-store/test_redis_alone.py: store.replicas
-"""
-
-
-def _elsewhere() -> Iterator[tuple[str, str]]:
-    file = ""
-    for word in _ELSEWHERE.split():
-        if word.endswith(":"):
-            file = f"tests/{word.removesuffix(':')}"
-            continue
-        section, _, names = word.rpartition(".")
-        for name in names.split(","):
-            yield f"{section}.{name}".lstrip("."), file
-
-
-ELSEWHERE: Final = dict(_elsewhere())
+# What no suite but that of mistakes names.
+UNNAMED: Final = {"events.sinks.shares_fast", "routes.inbox.hmac.prefix"}
 
 
 def test_every_setting_is_shown() -> None:
-    # A part of a composed scope has the settings of the whole one, and so has who authorizes.
-    shared = {"scope.compose.jwt.": "scope.jwt.", "scope.compose.client_certificate": "scope.client_certificate"}
-    shared |= dict.fromkeys(("scope.compose.forward_auth.", "authorize.forward_auth."), "scope.forward_auth.")
+    """Here, or by another test, which names it with its section."""
     there = {path for path, field in settings_of(Config) if not any(models_in(field.annotation))}
-    for here, whole in shared.items():
-        there = {name.replace(f"routes.{here}", f"routes.{whole}") for name in there}
-    assert there - SHOWN.keys() - ELSEWHERE.keys() == set(), "show these with `@shows`"
-    assert (SHOWN.keys() | ELSEWHERE.keys()) - there == set(), "these are no settings"
-    assert SHOWN.keys() & ELSEWHERE.keys() == set()
-    assert {path: file for path, file in ELSEWHERE.items() if not (ROOT / file).exists()} == {}
+    assert SHOWN.keys() - there == set(), "these are no settings"
+    names = [
+        set(re.findall(r"\w+", file.read_text("utf-8")))
+        for file in (ROOT / "tests").rglob("*.py")
+        if file.parent.name not in ("docs", "catalogue") and file.name not in NAMING_ALL
+    ]
+    asked = {path: set(path.removeprefix("routes.").split(".")[-2:]) for path in there - SHOWN.keys()}
+    assert {path for path, words in asked.items() if not any(words <= each for each in names)} == UNNAMED
 
 
 @pytest.mark.parametrize(

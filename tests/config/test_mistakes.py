@@ -112,7 +112,6 @@ in_flight: {wait: ▸1h} => in_flight.wait: expected a duration from 0s to 10m, 
 in_flight: {wait: ▸22:22} => in_flight.wait: <DURATION>, found '22:22'
 in_flight: {max_wait: 30s, wait: ▸40s} => in_flight.wait: wait must be at most max_wait; 40s is longer than 30s
 in_flight: {status: ▸410} => in_flight.status: expected 409 or 429, found '410'
-in_flight: {max_waiters: ▸0o17} => in_flight.max_waiters: expected a whole number from 0 to 100000, found '0o17'
 in_flight: ▸5s => in_flight: expected a mapping with wait, max_wait, status, max_waiters, found '5s'
 in_flight:▸ => in_flight: nothing is written here; indent its keys below it, or leave it out
 status_header:▸ => status_header: nothing is written here; leave it out, or quote a word such as 'null'
@@ -142,8 +141,6 @@ fingerprint: {ignore: ▸[/a], only: [/b]} => fingerprint.ignore: ignore and onl
 fingerprint: {body: raw, only: ▸[/b]} => fingerprint.only: only is for JSON bodies, but body is raw
 fingerprint: {explain: ▸true} => fingerprint.explain: explain requires secrets.fingerprint_key, so that a stolen table
     cannot be used to guess members
-repeats: {by: ▸body} => repeats.by: expected fingerprint, or a list of JSON pointers such as [/account, /reference],
-    found 'body'
 repeats: {action: refuse, within: ▸8d} => repeats.within: within must be at most retention.remember (7d): what is
     forgotten cannot be named
 fingerprint: {headers: [▸idempotency-key]} => fingerprint.headers[0]: this header may change from one retry to the next,
@@ -152,7 +149,6 @@ upstream: {response_timeout: 10m, answer_within: ▸20m} => upstream.answer_with
     response_timeout; 20m is longer than 10m
 upstream: {tls: ▸{ca: /ca.pem}} => upstream.tls: tls needs an https URL
 upstream: {url: 'https://a', tls: ▸{cert: /c.pem}} => upstream.tls: cert and key must be given together
-upstream: {host: ▸a b} => upstream.host: expected a host name such as api.example.com, found 'a b'
 key: ▸Idempotency-Key => key: expected <KEYS>, found 'Idempotency-Key'
 key: {header: A, ▸body: /a} => key.body: only one of header, headers, body or compose can be used
 key: {header: ▸Transfer-Encoding} => key.header: <CONNECTION>, found 'Transfer-Encoding'
@@ -161,7 +157,6 @@ key: {header: ▸Host} => key.header: <FRAMING>, found 'Host'
 key: {header: ▸Cookie} => key.header: a credential is not a key: it stays the same over many requests, found 'Cookie'
 key: {header: ▸Idempotency_Key} => key.header: services may confuse '_' with '-' in the name of a header, found
     'Idempotency_Key'; write Idempotency-Key
-key: {compose: ▸[{header: A}]} => key.compose: expected a list of at least 2, found 1
 scope: {▸basic_auth: {}} => scope.basic_auth: this is not supported here; expected <SCOPES>
 scope: ▸global => scope: expected <SCOPES>, found 'global'
 scope: {header: X, from: ▸all} => scope.from: <SOURCES>, found 'all'
@@ -179,7 +174,6 @@ outcome: {preset: %} => outcome.%
 | ▸payments | preset: payments requires secrets.fingerprint_key, so that a stolen table cannot be used to guess bodies
 | standard, final: [409, 4xx], retryable: [500, ▸409] | retryable[1]: 409 is listed already, under final
 | standard, final: [▸101] | final[0]: <STATUSES>, found '101'
-match: ▸{} => match.path: required, but missing; the path: exact, with {name} for a segment, {name:.*} for the rest
 match: {path: ▸v1} => match.path: <PATHS>, found 'v1'; a path begins with /
 match: {path: /a, methods: ▸[]} => match.methods: expected a list of at least 1, found 0
 match: {path: /a, methods: [▸GET]} => match.methods[0]: <METHOD>, found 'GET'; a safe method has no effect to protect
@@ -191,7 +185,6 @@ match: {path: /a, host: ▸'a:80'} => match.host: expected a host name such as a
     'a:80'
 response: {%} => response.%
 | redact: [card] | redact[0]: <REDACTABLE>, found 'card'
-| redact: ['header:'] | redact[0]: <FIELD>, found 'header:'
 | redact: ['header:Connection'] | redact[0]: <CONNECTION>, found 'header:Connection'
 | redact: ['header:A', 'header: a'] | redact[1]: this is listed already
 | redact: ['header:A'], strip: [a] | redact[0]: this header is listed under strip, so it is not stored at all
@@ -230,7 +223,6 @@ outcome: {preset: standard, when: [{status: [409], where: {/a: [b]}, is: final}]
     outcome.when[0].status: with recovery: resend, these are always in doubt: an earlier attempt may still be running
 scope: {cookie: sid} => scope.cookie: <INSTEAD>…cookies change…
 key: {query: key} => key.query: <INSTEAD>…the query ends up in logs…
-key: {path: id} => key.path: <INSTEAD>…
 upstream: {response_timeout: ▸2s} + ^upstream: {url: 'http://a', answer_within: 5s} => upstream.response_timeout:
     answer_within must be at most response_timeout; 5s is longer than 2s
 recovery: {probe: {path: /a, done: [{status: [200]}], settle: 1m}} + ^upstream: {url: 'http://a', answer_within: 5m} =>
@@ -242,17 +234,14 @@ OF_THE_FILE = r"""
 ^listen: ▸':8080' => listen: <ADDRESS>, found ':8080'; write 0.0.0.0:8080 for every interface
 ^listen: ▸::1:80 => listen: <ADDRESS>, found '::1:80'
 ^listen: ▸a:65536 => listen: <ADDRESS>, found 'a:65536'
-^listen: {▸adress: a:80} => listen.adress: <UNKNOWN>; did you mean address?
 ^listen: {address: a:80, tls: ▸{cert: /a}} => listen.tls.key: required, but missing; the private key, as a PEM file
 ^listen: {address: a:80, tls: {cert: ▸a, key: /b}} => listen.tls.cert: expected an absolute path such as
     /etc/idempotency-gateway/tls.pem, found 'a'
 ^status: {listen: ▸0.0.0.0:8080} => status.listen: listen and status.listen both use port 8080
-^listen: ▸'[::]:8081' => listen: listen and status.listen both use port 8081
 ^secrets: {fingerprint_key: ▸hunter2} => secrets.fingerprint_key: expected {id: NAME, key: SECRET}, or a list of them
     with the current one first
 ^secrets: {fingerprint_key: {id: a, key: ▸hunter2}} => secrets.fingerprint_key.key: expected a secret of at least 32
     bytes; <MAKE>
-^workers: ▸0 => workers: <WORKERS>, found '0'
 ^workers: ▸all => workers: <WORKERS>, found 'all'
 ^secrets: {fingerprint_key: [{id: a, key: ssssssssssssssssssssssssssssssss}, {id: ▸a, key:
     tttttttttttttttttttttttttttttttt}]} => secrets.fingerprint_key[1].id: another key has this id already
@@ -273,11 +262,8 @@ OF_THE_FILE = r"""
 | mysql://u:hunter2@h/d | <SQLITE>
 | sqlite://operations.db | <SQLITE>; the path is absolute and the store is a file
 | sqlite:///./a.db | <SQLITE>; <ABSOLUTE>
-| sqlite:///~/a.db | <SQLITE>; <ABSOLUTE>
 | sqlite:///:memory: | <SQLITE>; the store is a file
-| sqlite:///var/ | <SQLITE>; the store is a file
 | postgresql://u:hun/ter2@h/d | <SQLITE>; <ENCODE>
-| postgresql://u:h@n?ter2@h/d | <SQLITE>; <ENCODE>
 | postgresql://u:hun@ter2@h/d | <SQLITE>; <ENCODE>
 | postgresql:///d | <SQLITE>; <ENCODE>
 | postgresql://u@h/d?sslmode=verify | <SQLITE>; sslmode is disable, allow, prefer, require, verify-ca or verify-full
@@ -292,12 +278,9 @@ OF_THE_FILE = r"""
 | {durable: sqlite:///a, fast: ▸'redis+sentinel://h,i'} | fast: <REDIS>; <MASTER>
 | {durable: sqlite:///a, fast: ▸'redis+cluster://h?sentinel_password=hunter2'} | fast: <REDIS>; <OPTIONS>
 | {durable: sqlite:///a, fast: ▸'redis://:hun/ter2@h'} | fast: <REDIS>; <ENCODE>
-| {durable: sqlite:///a, fast: ▸'redis://:hun#ter2@h'} | fast: <REDIS>; <ENCODE>
 | {durable: sqlite:///a, fast: ▸'redis://:hunter2@h/name'} | fast: <REDIS>; the path is the number of the database
-| {durable: sqlite:///a, fast: ▸'redis://h?socket_timeout=9'} | fast: <REDIS>; <OPTIONS>
 | {durable: sqlite:///a/b, durability: external} + ^service: shop | durability: only a postgresql:// store has a server
 ^store: {durable: %} + ^service: shop => store.%
-| sqlite:///a/b, connections: 2 | connections: only a postgresql:// store has connections
 | sqlite:///a/b, promotion: refuse | promotion: <STANDBYS>
 | sqlite:///a/b, dialect: portable | dialect: only a postgresql:// store has a dialect
 | 'postgresql://u@h/d?pgbouncer=true', dialect: portable | dialect: portable needs sessions of its own: give the
@@ -310,9 +293,7 @@ OF_THE_FILE = r"""
 | redis://r, fast: redis://r | fast: a durable Redis needs no fast one before it: leave this out
 | redis://r, synchronous: require | synchronous: <STANDBYS>
 | postgresql://u@h/d, dialect: portable, connections: 3 | connections: a worker with a portable store has five
-| postgresql://u@h/d, connections: 1 | connections: expected a whole number from 2 to 4, found '1'
 ^▸quotas: {} => quotas: <UNKNOWN>; known here: service, listen, …
-^store: {durable: sqlite:///a, ▸epoch: 7d} => store: <UNKNOWN>; known here: durable, replicas, …
 ^store: {durable: sqlite:///a, lease: ▸1s} => store.lease: expected a duration from 3s to 10m, found '1s'
 ^store: {durable: postgresql://gateway@db/gateway} => service: <SHARED>
 ^store: {durable: sqlite:///a.db, fast: redis://h} => service: <SHARED>
@@ -374,13 +355,10 @@ scope: {jwt: {%}} => scope.jwt.%
 | <ISSUER>, audience: api, <TOP>, algorithms: [HS512] | algorithms[0]: HS512 needs a secret of at least 64…
 | issuer: http://login.example, audience: api, keys: discover, claims: [sub] | issuer: discover needs an issuer with an
     https…
-| issuer: login, audience: api, keys: discover, claims: [sub] | issuer: discover needs an issuer with an https URL…
 | <ISSUER>, audience: api, keys: http://login.example/keys, claims: [sub] | keys: expected discover, the https URL…
 | <ISSUER>, audience: api, keys: https://u:swordfish@login.example/, claims: [sub] | keys: expected discover…
-| <ISSUER>, audience: api, keys: swordfish, claims: [sub] | keys: expected discover…
 | <ISSUER>, audience: api, keys: /k.pem, claims: [sub], ca: /ca.pem | ca: has no effect…
 | <ISSUER>, audience: api, <TOP>, algorithms: [HS256], ca: /ca.pem | ca: has no effect…
-| <JWT>, leeway: 1h | leeway: expected a duration from 0s to 5m…
 ^admin: {sign_in: {secret: <TOKEN>}} => admin.sign_in: say who names people: proxy or jwt…
 ^admin: {sign_in: {%}} => admin.sign_in.%
 | proxy: <PROXY> | secret: required…
@@ -422,7 +400,6 @@ OF_EVENTS = r"""
 ^events: {sinks: [{<BUS>, mechanism: PLAIN, idempotence: false, user: u, password: p}]} => …PLAIN shows the password…
 ^events: {sinks: [{name: log, kind: kafka, servers: ["b"], topic: "o.{type}", <TLS>, mechanism: PLAIN, idempotence:
     false, user: u, password: p}]} => …a host and port such as kafka:9092…
-^events: {sinks: [{name: a, kind: stdoutt}]} => …did you mean stdout?…
 ^events: {sinks: [<LEDGER>], types: [operation.sung]} => …expected operation.completed…
 ^regions: {here: ap, key: '<DIGITS>', <HOMES>} => …regions.here: expected one of the names under homes: eu, us…
 ^regions: {here: eu, key: '<DIGITS>', homes: [{name: eu, url: 'https://a'}, {name: %}]} => …regions.homes[1].%
@@ -461,8 +438,6 @@ accept: {headers: {idempotency-key: x}} => accept.headers.idempotency-key: the s
     caller's
 retention: {replay: 1h} => retention.replay: accept requires retention.replay of at least 24h: its callers come back for
     the response; 1h is shorter
-retention: {remember: 1h} => retention.remember: accept requires retention.remember of at least 24h: its callers come
-    back for the response; 1h is shorter
 delivery: {deliver_within: 8d} => delivery.deliver_within: delivery.deliver_within must be at most retention.remember;
     8d is longer than 7d; write retention: {remember: 8d}, or deliver earlier
 ^delivery: {deliver_within: 8d} => accept: delivery.deliver_within must be at most retention.remember; 8d is longer than
@@ -479,13 +454,9 @@ match: {path: '/{kind}/{id}'} => match.path: this matches /_operations, where ca
     make one for each id
 scope: shared + accept: {identity: unverified} =>
 scope: {compose: [{api_key: X-A}, {header: X-Tenant, from: [10.0.0.0/8]}]} =>
-accept: {mode: always} =>
 match: {path: '/v1/{rest:.*}'} =>
 ^secrets: {} => accept: accept <ENCRYPTED>
 ^secrets: {encryption: [{id: a, key: 'c2hvcnQ='}]} => <WRONG_KEY>
-^secrets: {encryption: [{id: a, key: '0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde'}]} => <WRONG_KEY>
-accept: {headers: {Authorization: "s3cr3t\n"}} => accept.headers.Authorization: expected one line, without white space
-    at its ends
 key: {header: Idempotency-Key, required: true} + order: {by: /account} => order: order is for requests that are all
     accepted: one that is not would pass those that wait; write accept: {mode: always}
 key: {header: Idempotency-Key, required: true} + accept: {mode: always} + order: {by: /account} + store_unavailable:

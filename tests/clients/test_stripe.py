@@ -14,7 +14,6 @@ import pytest
 import stripe
 
 from gateway.demo import World, in_front_of_cards
-from gateway.demo.world import EXPIRED
 from tests.clients.programs import NODE_MODULES
 from tests.support import http
 from tests.support.relay import Fault, Relay
@@ -125,13 +124,3 @@ async def test_a_failure_that_nobody_can_be_asked_about(library: Callable[..., B
         assert refused["raised"] == "APIError"
         assert "Do not send it again under a new key" in refused["message"]
         assert await made(world, "charges") == ["ch_1"]
-
-
-async def test_the_services_own_errors_are_the_librarys(library: Callable[..., Bought], tmp_path: Path) -> None:
-    """A declined card and an expired API key are raised as Stripe's are."""
-    async with in_front_of_cards("127.0.0.1", 0) as world:
-        buyer = Buyer(library, world.gateway.address[1], tmp_path)
-        declined = await buyer.charge("order-1001", "tok_declined")
-        expired = await buyer.charge("order-1002", api_key=EXPIRED)
-        assert (declined["raised"], expired["raised"]) == ("CardError", "AuthenticationError")
-        assert await made(world, "charges") == []

@@ -164,30 +164,6 @@ def test_the_pod_of_an_example_fits_together(example: dict[str, Any]) -> None:
     assert kinds["Pod"]["spec"]["containers"][0]["volumeMounts"] == gateway["volumeMounts"][:-1]
 
 
-def test_labels_and_annotations_are_on_every_object() -> None:
-    """The common ones; and none of them changes what selects the pods."""
-    everything = {
-        "ingress": {"enabled": True},
-        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
-        "autoscaling": {"enabled": True},
-        "prometheusOperator": {"enabled": True},
-        "grafana": {"enabled": True},
-        "serviceAccount": {"create": True},
-        "commonLabels": {"team": "payments", "app.kubernetes.io/name": "another"},
-        "commonAnnotations": {"owner": "payments"},
-        "podLabels": {"app.kubernetes.io/instance": "another"},
-    }
-    kinds = rendered(**everything)
-    assert len(kinds) == 14
-    pod = kinds["StatefulSet"]["spec"]["template"]
-    for document in (*kinds.values(), pod):
-        assert document["metadata"]["labels"]["team"] == "payments"
-        assert document["metadata"]["annotations"]["owner"] == "payments"
-    selector = kinds["StatefulSet"]["spec"]["selector"]["matchLabels"]
-    assert selector == rendered()["StatefulSet"]["spec"]["selector"]["matchLabels"]
-    assert selector.items() <= pod["metadata"]["labels"].items()
-
-
 def test_a_value_for_each_field_of_a_pod() -> None:
     as_given: dict[str, Any] = {
         "affinity": {"nodeAffinity": {}},

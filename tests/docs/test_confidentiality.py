@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from gateway.cli import main
-from gateway.config import parse
 from tests.support.house import config_text, house, neighbour, sqlite_store, status_of
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configure" / "confidentiality.md").read_text()
@@ -27,12 +26,6 @@ SETTINGS = [yaml.safe_load(block) for _, kind, block in BLOCKS if kind == "yaml"
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, key in KEYS.items():
         monkeypatch.setenv(name, key)
-
-
-@pytest.mark.parametrize("shown", SETTINGS)
-def test_each_setting_is_one(shown: dict[str, Any], tmp_path: Path) -> None:
-    changes = {"route": {"response": shown["response"]}} if "response" in shown else shown
-    assert parse(config_text("http://127.0.0.1:9", sqlite_store(tmp_path), tmp_path, **changes), environ=KEYS)
 
 
 async def test_the_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

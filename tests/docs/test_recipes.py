@@ -137,15 +137,3 @@ async def test_it_tells_callers_apart(name: str, tmp_path: Path, capsys: pytest.
 def test_the_page_names_every_recipe() -> None:
     linked = re.findall(r"\(\.\./\.\./config/examples/([a-z0-9-]+)\.yaml\)", PAGE)
     assert sorted(linked) == sorted(EXAMPLES)
-
-
-@pytest.mark.parametrize("block", re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
-def test_the_blocks_of_the_page(block: str) -> None:
-    """What stands on the page is a part of a configuration of the gateway, or of Envoy."""
-    written = yaml.safe_load(block)
-    if "http_filters" in written:
-        return
-    whole = yaml.safe_load(EXAMPLES["envoy"]) | {name: written[name] for name in ("listen",) if name in written}
-    route = written["routes"][0] if "routes" in written else written
-    whole["routes"] = [whole["routes"][0] | {name: value for name, value in route.items() if name != "listen"}]
-    parse(yaml.safe_dump(whole))

@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx2
 import openai
@@ -31,23 +31,6 @@ def route_for(library: str, path: str, **changes: Any) -> dict[str, Any]:
     for setting in re.findall(r"`(\w+: [^`]+)`", rows[0].split("|")[3]):
         route.update(yaml.safe_load(setting))
     return route | changes
-
-
-class Library(Protocol):
-    """A library for Python whose calls block. `row` names its row in docs/client-libraries.md.
-
-    `errors` are the exceptions that its users see, by verdict.
-    """
-
-    row: str
-    path: str
-    errors: Mapping[str, type[Exception]]
-
-    def create(self, port: int, key: str, amount: int = 1000, *, retries: int = 4, timeout: float = 30.0) -> str:
-        """Have one thing created and return its id; `retries` are those of the library."""
-
-    def answer(self, received: Received) -> Answer:
-        """What the service says once it has done that. The id is that of the request."""
 
 
 class Stripe:
@@ -139,3 +122,8 @@ class OpenAI:
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         }
         return Answer(headers=_JSON, body=json.dumps(completion).encode())
+
+
+# `row` names its row in docs/client-libraries.md, and `errors` are the exceptions that its users see, by verdict. `create`
+# has one thing created and returns its id, with the library's own retries; `answer` is what the service says then.
+Library = Stripe | OpenAI

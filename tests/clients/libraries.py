@@ -124,6 +124,6 @@ class OpenAI:
         return Answer(headers=_JSON, body=json.dumps(completion).encode())
 
 
-# `row` names its row in docs/client-libraries.md, and `errors` are the exceptions that its users see, by verdict. `create`
-# has one thing created and returns its id, with the library's own retries; `answer` is what the service says then.
+# `row` names its row in docs/client-libraries.md, and `errors` are the exceptions that its users see, by verdict.
+# `create` has one thing created and returns its id, with the library's own retries; `answer` is what the service says then.
 Library = Stripe | OpenAI

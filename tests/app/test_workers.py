@@ -1,11 +1,15 @@
-"""What makes several workers one gateway: how many there are, what each gets, and which seats it looks after."""
+"""What makes several workers one gateway: how many there are, what each gets, its seats, and who saves their counts."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -19,9 +23,11 @@ from gateway.app.share import (
     share_of,
     worker_count,
 )
+from gateway.app.supervisor import Channel, Supervisor, WorkerProcess
 from gateway.config import Config, parse
 from gateway.config.leaf import Address
 from gateway.http.server import ListenError
+from gateway.store.operations import ActivityRow
 from tests.support.house import config_text
 
 
@@ -124,3 +130,42 @@ async def test_half_a_seat_is_none() -> None:
     close_seats(handed.seats)
     with pytest.raises(ListenError, match="cannot listen on a seat"):
         await Seating(edge, handed).take((1,))
+
+
+@dataclass
+class Peer:
+    """The other end of a supervisor's channel: a worker that writes what it is told to, or dies when it is."""
+
+    channel: Channel
+    dies: bool = False
+    asked: list[tuple[ActivityRow, ...]] = field(default_factory=list)
+
+    async def write_activity(self, _service: str, rows: tuple[ActivityRow, ...], _until_seconds: float) -> bool:
+        self.asked.append(rows)
+        if self.dies:
+            await self.channel.close()
+        return True
+
+
+async def test_what_a_worker_does_not_write_is_written_later_or_by_another(tmp_path: Path) -> None:
+    """Workers save what they counted as one gateway: one write for all. Where the one that writes dies, another one
+    writes; where none does, that is said."""
+    supervisor, peers = Supervisor(configured(tmp_path, workers=2), 2), []
+    rows = [ActivityRow(UUID(int=number), 1, 2, 3, b"") for number in (1, 2)]
+    async with AsyncExitStack() as stack:
+        for number, dies in ((1, True), (2, False)):
+            one, other = socket.socketpair()
+            ours, peer = await Channel.open(one), Peer(await Channel.open(other), dies)
+            none: Any = None
+            worker = WorkerProcess(
+                number, none, ours, bool, supervisor._reload, supervisor._save_activity, has_served=True
+            )
+            supervisor._workers[number] = worker
+            for channel, receiver in ((ours, worker), (peer.channel, peer)):
+                stack.callback(asyncio.create_task(channel.serve(receiver)).cancel)
+                stack.push_async_callback(channel.close)
+            peers.append(peer)
+        assert await asyncio.gather(*(supervisor._save_activity("shop", (row,)) for row in rows)) == [True, True]
+        assert [peer.asked for peer in peers] == [[(*rows,)], [(*rows,)]]
+        peers[1].dies = True
+        assert not await supervisor._save_activity("shop", (rows[0],))

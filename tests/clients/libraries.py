@@ -125,5 +125,5 @@ class OpenAI:
 
 
 # `row` names its row in docs/client-libraries.md, and `errors` are the exceptions that its users see, by verdict.
-# `create` has one thing created and returns its id, with the library's own retries; `answer` is what the service says then.
+# `create` has one thing created and returns its id, after the library's own retries; `answer` is what the service says.
 Library = Stripe | OpenAI

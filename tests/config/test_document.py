@@ -204,7 +204,13 @@ def test_secrets_stay_secret(text: str) -> None:
 
 def test_repr_shows_no_secret() -> None:
     urls = f"'postgresql://u:{SECRET}@h/d', fast: 'redis://:{SECRET}@h'"
-    config = read(with_secrets(SECRET).replace(SQLITE, urls) + "service: a\n")
+    proxy = "from: [10.0.0.1], name: U, roles: {admin: [a]}"
+    tokens = "tokens: [{name: vera, token: hunter2-of-vera-23, role: viewer}]"
+    admin = (
+        f"admin: {{token: hunter2-of-ada-2345, {tokens}, sign_in: {{secret: hunter2-of-all-2345, proxy: {{{proxy}}}}}}}"
+    )
+    config = read(with_secrets(SECRET).replace(SQLITE, urls) + f"service: a\n{admin}\n")
+    assert config.admin.is_on
     assert isinstance(config.store.fast, RedisUrl)
     assert SECRET[:7] in config.store.fast.url.get_secret_value()
     assert "hunter2" not in f"{config!r} {config} {config.store!r} {config.secrets!r}"

@@ -158,15 +158,6 @@ async def test_done_without_a_response(send: Send, keys: FileKeys, tmp_path: Pat
         assert (raised.value.known, raised.value.may_repeat) == (Known.DONE, False)
 
 
-@each_sender
-async def test_answers_of_the_service_are_answers(send: Send, keys: FileKeys, tmp_path: Path) -> None:
-    """A refusal of the service is one, and is repeated as one."""
-    async with api(tmp_path, "hold") as (home, border):
-        home.upstream.on(PATH, Answer(402))
-        assert [await send(border.port, keys, "order-1") for _ in range(2)] == [402, 402]
-        assert len(charges(home)) == 1
-
-
 async def test_whoever_has_to_wait_for_long_is_told(keys: FileKeys, tmp_path: Path) -> None:
     """A pause that is longer than the longest one is the end."""
     async with api(tmp_path, "probe") as (_, border):

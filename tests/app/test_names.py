@@ -42,7 +42,6 @@ async def starting(store: PostgresStore | RedisFastTier) -> object:
 
 
 def neighbours(host: str, postgres: int, redis: int) -> dict[str, Reach]:
-    """Ways to reach each kind of neighbour under this name."""
     warnings: list[str] = []
     return {
         "postgres": lambda: starting(PostgresStore(f"postgresql://gateway@{host}:{postgres}/postgres")),

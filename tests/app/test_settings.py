@@ -184,8 +184,6 @@ async def of_what_is_in_flight_at_a_stop(home: House, _: Place) -> object:
 
 
 def repeated_with(first: bytes, second: bytes) -> Scene:
-    """What a key gets that comes again with another body."""
-
     async def scene(home: House, _: Place) -> object:
         await home.send(body=first)
         return status_of(await home.send(body=second))[1]
@@ -213,8 +211,6 @@ async def under_another_key_later(home: House, place: Place) -> object:
 
 
 def replayed_with(name: str) -> Scene:
-    """What a replay has of this header of the response."""
-
     async def scene(home: House, _: Place) -> object:
         fields = (("Content-Type", "text/plain"), ("X-Trace", "1"), ("Set-Cookie", "a=b"))
         home.upstream.on("/charges", Answer(headers=fields))

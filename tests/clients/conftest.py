@@ -12,7 +12,6 @@ from tests.clients.programs import described
 
 @pytest.fixture(params=[Stripe, OpenAI])
 def library(request: pytest.FixtureRequest) -> Library:
-    """Each of the libraries for request and response."""
     made: Library = request.param()
     return made
 

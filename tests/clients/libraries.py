@@ -60,7 +60,6 @@ class Stripe:
         account: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> str:
-        """Charge a card. `metadata` goes out in its order."""
         with requests.Session() as session:
             client = stripe.StripeClient(
                 "sk_test_1",
@@ -76,7 +75,6 @@ class Stripe:
             return charge.id
 
     def answer(self, received: Received) -> Answer:
-        """A charge."""
         charge = {"id": f"ch_{received.number}", "object": "charge", "status": "succeeded"}
         return Answer(headers=_JSON, body=json.dumps(charge).encode())
 
@@ -97,7 +95,6 @@ class OpenAI:
     }
 
     def create(self, port: int, key: str | None, amount: int = 1000, *, retries: int = 4, timeout: float = 30.0) -> str:
-        """Have a text completed. It sends no key of its own."""
         with openai.OpenAI(
             api_key="sk-test",
             base_url=f"http://127.0.0.1:{port}/v1",
@@ -112,7 +109,6 @@ class OpenAI:
             return completion.id
 
     def answer(self, received: Received) -> Answer:
-        """A completion."""
         message = {"role": "assistant", "content": "Charged."}
         completion = {
             "id": f"completion-{received.number}",

@@ -35,11 +35,9 @@ class Program:
     builds: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """What this machine lacks."""
         return [each for each in self.needs if shutil.which(each) is None and not Path(each).exists()]
 
     def command(self, directory: Path) -> list[str]:
-        """What runs it, whatever the current directory is."""
         return [word.format(here=directory) for word in self.runs]
 
 

@@ -35,13 +35,11 @@ class Mode:
         return f"CloudEvents, {self.name} mode"
 
     def message(self, event: BaseCloudEvent) -> HTTPMessage:
-        """The request as the library makes it."""
         return to_binary_event(event) if self.name == "binary" else to_structured_event(event)
 
 
 @pytest.fixture(params=["binary", "structured"])
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """Each of the two modes."""
     return Mode(request.param)
 
 
@@ -80,7 +78,6 @@ def send(port: int, mode: Mode, sent: CloudEvent) -> tuple[int, str | None] | No
 
 
 def arrived(received: Received) -> BaseCloudEvent:
-    """The event as the service reads it."""
     return from_http_event(
         HTTPMessage({name.decode().lower(): value.decode() for name, value in received.headers}, received.body)
     )

@@ -75,7 +75,6 @@ each_sender = pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
 
 @pytest.fixture
 def keys(tmp_path: Path) -> FileKeys:
-    """In a file of this test."""
     return FileKeys(tmp_path / "keys.db")
 
 
@@ -354,7 +353,6 @@ def readme(port: int) -> list[str]:
 
 
 async def python(program: str, directory: Path) -> asyncio.subprocess.Process:
-    """A process that runs this, with the package."""
     environment = {"PYTHONPATH": str(ROOT / "client"), "NO_PROXY": "127.0.0.1"}
     words = (sys.executable, "-c", program)
     return await asyncio.create_subprocess_exec(*words, cwd=directory, env=environment, stdout=asyncio.subprocess.PIPE)

@@ -27,14 +27,12 @@ class Workshop:
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """The programs of the pages."""
     made = Workshop(tmp_path_factory.mktemp("programs"), free_port())
     write_all(made.directory, made.port)
     return made
 
 
 async def start(program: Program, workshop: Workshop, home: Path, *intents: str) -> asyncio.subprocess.Process:
-    """Run it, with its keys in `home`."""
     return await asyncio.create_subprocess_exec(
         *program.command(workshop.directory),
         *intents,

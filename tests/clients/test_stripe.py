@@ -61,12 +61,10 @@ class Buyer:
     async def charge(
         self, key: str, card: str = "tok_visa", *, amount: int = 1200, api_key: str = "sk_test_1"
     ) -> Bought:
-        """Charge a card."""
         parameters = {"amount": amount, "currency": "eur", "source": card}
         return await asyncio.to_thread(self._library, self._port, "charges", api_key, key, parameters, self._here)
 
     async def pay(self, key: str, card: str = "pm_card_visa") -> Bought:
-        """Make a payment intent and confirm it."""
         parameters = {"amount": 1200, "currency": "eur", "payment_method": card, "confirm": True}
         return await asyncio.to_thread(
             self._library, self._port, "paymentIntents", "sk_test_1", key, parameters, self._here
@@ -75,7 +73,6 @@ class Buyer:
 
 @pytest.fixture(params=_LIBRARIES)
 def library(request: pytest.FixtureRequest) -> Callable[..., Bought]:
-    """Each of Stripe's libraries that this machine can run."""
     chosen: Callable[..., Bought] = request.param
     return chosen
 

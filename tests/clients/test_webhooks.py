@@ -53,7 +53,6 @@ class Sender:
 
 @pytest.fixture(params=["webhook", "svix"])
 def sender(request: pytest.FixtureRequest) -> Sender:
-    """A sender of each of the two spellings."""
     return Sender(request.param)
 
 
@@ -67,7 +66,6 @@ async def home_of(directory: Path, **changes: Any) -> AsyncIterator[House]:
 
 
 def receive(received: Received) -> Answer:
-    """Accept what is signed; turn the rest away."""
     fields = {name.decode().lower().replace("svix-", "webhook-"): value.decode() for name, value in received.headers}
     try:
         Webhook(SECRET).verify(received.body, fields)

@@ -143,8 +143,6 @@ fingerprint: {explain: ▸true} => fingerprint.explain: explain requires secrets
     cannot be used to guess members
 repeats: {action: refuse, within: ▸8d} => repeats.within: within must be at most retention.remember (7d): what is
     forgotten cannot be named
-fingerprint: {headers: [▸idempotency-key]} => fingerprint.headers[0]: this header may change from one retry to the next,
-    found 'idempotency-key'
 upstream: {response_timeout: 10m, answer_within: ▸20m} => upstream.answer_within: answer_within must be at most
     response_timeout; 20m is longer than 10m
 upstream: {tls: ▸{ca: /ca.pem}} => upstream.tls: tls needs an https URL
@@ -178,11 +176,7 @@ match: {path: ▸v1} => match.path: <PATHS>, found 'v1'; a path begins with /
 match: {path: /a, methods: ▸[]} => match.methods: expected a list of at least 1, found 0
 match: {path: /a, methods: [▸GET]} => match.methods[0]: <METHOD>, found 'GET'; a safe method has no effect to protect
 match: {path: /a, methods: [▸post]} => match.methods[0]: <METHOD>, found 'post'; write POST
-match: {path: /a, methods: [▸XYZ]} => match.methods[0]: <METHOD>, found 'XYZ'; the HTTP parser refuses it; possible are
-    ACL, …, POST, …
 match: {path: /a, methods: [PUT, ▸PUT]} => match.methods[1]: this is listed already
-match: {path: /a, host: ▸'a:80'} => match.host: expected a host name such as api.example.com, without a port, found
-    'a:80'
 response: {%} => response.%
 | redact: [card] | redact[0]: <REDACTABLE>, found 'card'
 | redact: ['header:Connection'] | redact[0]: <CONNECTION>, found 'header:Connection'
@@ -203,14 +197,8 @@ response: {%} => response.%
     /v1/payments/{reference}, found '/a/../{reference}'
 | reference: /id, replay: fetch, fetch: "/a/{reference}/{id}" | fetch: a brace is not closed or not opened, found
     '/a/{reference}/{id}'; write {reference}
-outcome: {preset: standard, when: [{status: [200], is: in_doubt}]} => outcome.when[0].where: required, but missing; for
-    whole statuses, write in_doubt: [...]
-outcome: {preset: standard, when: [{status: [204], where: {/a: [b]}, is: in_doubt}]} => outcome.when[0].status:
-    responses with this status have no body
 outcome: {preset: standard, when: [{status: [2xx], where: {/a: [b, c]}, is: in_doubt}, {status: [200], where: {/a: [c],
     /d: [e]}, is: final}]} => outcome.when[1]: when[0] matches every response that this does
-fingerprint: {ignore: [/a], defaults: {/a/b: 1}} => fingerprint.defaults.…: /a/b is not compared: it is listed under
-    ignore
 fingerprint: {only: [/a], defaults: {/b: 1}} => fingerprint.defaults.…: /b is not compared: it is not listed under only
 fingerprint: {defaults: {/a: 1, /a/b: 1}} => fingerprint.defaults.…: /a/b is within another value that has a default
 fingerprint: {body: raw, defaults: {/a: 1}} => fingerprint.defaults: defaults is for JSON bodies, but body is raw
@@ -227,6 +215,15 @@ upstream: {response_timeout: ▸2s} + ^upstream: {url: 'http://a', answer_within
     answer_within must be at most response_timeout; 5s is longer than 2s
 recovery: {probe: {path: /a, done: [{status: [200]}], settle: 1m}} + ^upstream: {url: 'http://a', answer_within: 5m} =>
     recovery.probe.settle: settle must be at least response_timeout and 30s for TCP; 1m is shorter than 330s
+fingerprint: {%} => fingerprint.%
+| headers: [▸idempotency-key] | headers[0]: this header may change from one retry to the next, found 'idempotency-key'
+| ignore: [/a], defaults: {/a/b: 1} | defaults.…: /a/b is not compared: it is listed under ignore
+outcome: {preset: standard, when: [%]} => outcome.when%
+| {status: [200], is: in_doubt} | [0].where: required, but missing; for whole statuses, write in_doubt: [...]
+| {status: [204], where: {/a: [b]}, is: in_doubt} | [0].status: responses with this status have no body
+match: {path: /a, %} => match.%
+| methods: [▸XYZ] | methods[0]: <METHOD>, found 'XYZ'; the HTTP parser refuses it; possible are ACL, …, POST, …
+| host: ▸'a:80' | host: expected a host name such as api.example.com, without a port, found 'a:80'
 """
 
 OF_THE_FILE = r"""
@@ -384,11 +381,7 @@ OF_EVENTS = r"""
     secret of 24 to 64 bytes…
 ^events: {sinks: [{<HOOK>, url: "http://ledger.test/hooks", <SIGNED>}]} => …events leave the gateway over TLS alone…
 ^events: {sinks: [{<HOOK>, url: "https://ledger.test:8443/hooks", <SIGNED>}]} => …egress.ports does not name port 8443…
-^events: {sinks: [{<HOOK>, url: "https://169.254.169.254/hooks", <SIGNED>}]} => …169.254.169.254 is not a public
-    address…
 ^events: {sinks: [{<HOOK>, url: "https://[::ffff:10.0.0.1]/hooks", <SIGNED>}]} => …is not a public address…
-^events: {sinks: [{<HOOK>, url: "https://me:swordfish@ledger.test/hooks", <SIGNED>}]} => …credentials do not belong in
-    this URL…
 ^events: {sinks: [{<HOOK>, url: "https://ledger.test/hooks", <SIGNED>, routes: [nope]}]} => …there is no route of this
     name…
 ^events: {sinks: [{<FEED>, max_length: 5, max_age: 1h, stream: operations}]} => …only one of max_length and max_age…
@@ -421,6 +414,9 @@ OF_EVENTS = r"""
     redis://HOST:PORT/DATABASE or rediss://HOST:PORT/DATABASE…
 scope: {client_certificate: san} + ^listen: {address: '127.0.0.1:1', tls: {cert: /c, key: /k, client_ca: /ca}} +
     ^regions: {here: eu, key: '<DIGITS>', <HOMES>} => …a certificate is verified where its caller connects…
+^events: {sinks: [{<HOOK>, url: "%", <SIGNED>}]} => …%
+| https://169.254.169.254/hooks | 169.254.169.254 is not a public address…
+| https://me:swordfish@ledger.test/hooks | credentials do not belong in this URL…
 """
 
 OF_ACCEPTING = r"""
@@ -466,8 +462,6 @@ scope: {<CALLER>}} =>
 """
 
 OF_AN_INBOX = r"""
-inbox: {preset: stripe, <SECRETS>} + key: {header: X-Event} => key: the preset of an inbox says where the key is; leave
-    this out
 inbox: {preset: stripe, <SECRETS>} + retention: {remember: 32d} => retention.remember: remember must be at least 33d:
     the sender may send events again for so long; 32d is shorter
 inbox: {preset: hmac, <SECRETS>, <TIMED>, tolerance: 24h} + retention: {remember: 47h} => retention.remember: remember
@@ -479,17 +473,10 @@ inbox: {preset: stripe, <SECRETS>, sign_again: never} + recovery: resend => inbo
     signatures here and there: tolerance: 1h
 inbox: {preset: stripe, <SECRETS>} + store_unavailable: forward => store_unavailable: an inbox acknowledges nothing that
     is not stored, so it cannot forward without the store
-inbox: {preset: stripe, <SECRETS>} + accept: {mode: prefer} => accept.mode: an inbox accepts every event that its sender
-    signed; leave this out
-inbox: {preset: stripe, secrets: [{id: a, key: 'kkkkkkkkkkkkkkkkkkkkkkk'}]} => inbox.secrets[0].key: a secret has at
-    least 24 bytes
 inbox: {preset: standard_webhooks, secrets: [{id: a, key: 'whsk_<KEY>'}]} => inbox.secrets[0].key: this is the sender's
     private key; a receiver needs the public one, whpk_...
 inbox: {preset: stripe, secrets: [{id: a, key: kkkkkkkkkkkkkkkkkkkkkkkk}, {id: a, key: kkkkkkkkkkkkkkkkkkkkkkkk}]} =>
     inbox.secrets[1].id: another secret has this id already
-inbox: {preset: stripe, secrets: [{id: a, key: 'kkkkkkkkkkkkkkkkkkkkkkkk', until: 2026-12-01}]} =>
-    inbox.secrets[0].until: expected a time such as 2026-12-01T00:00:00Z, found '2026-12-01'; with its offset from UTC,
-    which is Z for none
 inbox: {preset: github, <SECRETS>, as: standard_webhooks} => inbox: as: standard_webhooks needs signing_secrets: [{id:
     NAME, key: whsec_...}]
 inbox: {preset: github, <SECRETS>, <OWN>} => inbox.signing_secrets: these secrets are for as: standard_webhooks
@@ -508,14 +495,19 @@ inbox: {preset: %} => inbox.%
     {body} or {timestamp}.{body}, found '{url}{body}'; a brace opens {id}, {timestamp} or {body}
 | stripe, <SECRETS>, hmac: {header: X-Sign, id: X-Event} | hmac: the preset knows how its sender signs; leave this out
 | stripe, <SECRETS>, cloudevents: {} | cloudevents: these settings are for the preset cloudevents, not stripe
+| stripe, secrets: [{id: a, key: 'kkkkkkkkkkkkkkkkkkkkkkk'}] | secrets[0].key: a secret has at least 24 bytes
+| stripe, secrets: [{id: a, key: 'kkkkkkkkkkkkkkkkkkkkkkkk', until: 2026-12-01}] | secrets[0].until: expected a time
+    such as 2026-12-01T00:00:00Z, found '2026-12-01'; with its offset from UTC, which is Z for none
 inbox: {preset: stripe, <SECRETS>, sign_again: never, tolerance: 1h} + recovery: resend =>
 inbox: {preset: github, <SECRETS>} + recovery: resend =>
 inbox: {preset: hmac, <SECRETS>, hmac: {header: X-Sign, id: X-Event}} + retention: {remember: 24h} =>
 inbox: {preset: stripe, <SECRETS>} + match: {path: /_operations/1} =>
 inbox: {preset: stripe, <SECRETS>} + ^secrets: {} => inbox: inbox <ENCRYPTED>
 inbox: {preset: stripe, <SECRETS>} + repeats: {action: refuse} => repeats: an event has an id of its own…
-inbox: {preset: stripe, <SECRETS>} + authorize: {forward_auth: {<ASK>}} => authorize: the sender of an event is known by
-    its signature…
+inbox: {preset: stripe, <SECRETS>} + % => %
+| key: {header: X-Event} | key: the preset of an inbox says where the key is; leave this out
+| accept: {mode: prefer} | accept.mode: an inbox accepts every event that its sender signed; leave this out
+| authorize: {forward_auth: {<ASK>}} | authorize: the sender of an event is known by its signature…
 """
 
 BASES = {

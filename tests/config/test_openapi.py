@@ -42,7 +42,6 @@ class Init:
         self.directory, self.file, self._capsys = directory, directory / "gateway.yaml", capsys
 
     def __call__(self, description: Path | str | bytes, *options: str) -> str:
-        """What it writes."""
         code, _, error = self.run(description, "--to", str(self.file), *options)
         assert code == 0, error
         return self.file.read_text()

@@ -198,7 +198,6 @@ def manifests(name: str) -> dict[str, dict[str, Any]]:
 
 
 def is_headless(document: Mapping[str, Any]) -> bool:
-    """Whether it is a service that only names pods."""
     return document["kind"] == "Service" and document["spec"].get("clusterIP") == "None"
 
 
@@ -410,7 +409,6 @@ def test_what_prometheus_scrapes_is_the_job_of_the_alerts() -> None:
 
 
 def quantity_bytes(text: str) -> int:
-    """A Kubernetes quantity with a binary suffix, in bytes."""
     number, unit = text[:-2], text[-2:]
     return int(number) << {"Mi": 20, "Gi": 30}[unit]
 

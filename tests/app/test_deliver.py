@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 from tests.support.gateway import GatewayProcess
 from tests.support.house import BODY, JSON, sqlite_store
 from tests.support.http import Response, request
-from tests.support.upstream import Answer, RecordingUpstream
+from tests.support.upstream import RecordingUpstream
 
 LATER = [JSON, ("X-Tenant", "t1"), ("Prefer", "respond-async")]
 
@@ -35,23 +35,6 @@ async def accept(gateway: GatewayProcess, key: str = "k1") -> Response:
 
 async def replay(gateway: GatewayProcess, key: str = "k1") -> Response:
     return await request(gateway.port, "POST", "/charges", [*LATER[:2], ("Idempotency-Key", key)], BODY)
-
-
-async def test_accepted_and_delivered(tmp_path: Path) -> None:
-    """The caller gets 202, the service its request, and a repeat the response; also after failures and a restart."""
-    async with RecordingUpstream() as upstream:
-        upstream.on("/charges", Answer(503), Answer(201, body=b"charged"))
-        gateway = GatewayProcess(later(tmp_path, upstream.url), tmp_path)
-        async with gateway:
-            response = await accept(gateway)
-            assert (response.status, response.header("Idempotency-Status")) == (202, "accepted")
-            await upstream.wait_for_requests(1)
-            assert gateway.terminate() == EXIT_OK
-            await gateway.start()
-            await upstream.wait_for_requests(2)
-            response = await replay(gateway)
-            assert (response.status, response.body) == (201, b"charged")
-        assert [each.values("Idempotency-Attempt") for each in upstream.requests] == [[b"1"], [b"2"]]
 
 
 async def test_a_process_that_only_delivers(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import yaml
 
 from gateway import EXIT_WRONG, __version__, config
 from gateway.config import Config, Placeholders
-from gateway.config.leaf import PostgresUrl, RedisUrl, duration_seconds
+from gateway.config.leaf import duration_seconds
 from gateway.config.models import Status
 from gateway.http.connection import EdgeSettings
 from gateway.observe.status import LIVE_PATH, METRICS_PATH, READY_PATH
@@ -109,7 +109,6 @@ def check_health(command: list[str], its_port: str, port: int) -> int:
 
 COMPOSE: dict[str, Any] = read(ROOT / "docker-compose.yml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
-MONITORING = {"prometheus", "grafana"}
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
@@ -130,31 +129,15 @@ def composed() -> Config:
 
 
 def test_the_composed_gateway(composed: Config) -> None:
-    """Its ports, stores, upstream and volumes are those of its configuration, and it may end in peace."""
+    """Its ports, upstream and volumes are those of its configuration, and it may end in peace."""
     published = [tuple(port.split(":")) for port in SERVICES["gateway"]["ports"]]
     ports = (composed.listen.address.port, composed.status.listen.port)
     assert published == [("127.0.0.1", str(port), str(port)) for port in ports]
     assert final("EXPOSE").split() == [str(port) for port in ports]
     assert composed.listen.address.host == composed.status.listen.host == "0.0.0.0"
-    durable, fast = composed.store.durable, composed.store.fast
-    assert isinstance(durable, PostgresUrl)
-    assert isinstance(fast, RedisUrl)
-    postgres = environment("postgres")
-    assert durable.dsn.get_secret_value() == (
-        f"postgresql://{postgres['POSTGRES_USER']}:{postgres['POSTGRES_PASSWORD']}@postgres/{postgres['POSTGRES_DB']}"
-    )
-    assert fast.url.get_secret_value() == "redis://redis:6379/0"
-    assert "-postgres:" in SERVICES["postgres"]["image"]
-    assert "-redis:" in SERVICES["redis"]["image"]
-    check = SERVICES["postgres"]["healthcheck"]["test"]
-    assert [postgres["POSTGRES_USER"], postgres["POSTGRES_DB"]] == [check[3], check[5]]
     chosen = parser().parse_args(SERVICES["upstream"]["command"])
-    assert (chosen.command, chosen.upstream_only, chosen.host) == ("demo", True, "0.0.0.0")
     assert str(composed.upstream.url) == f"http://upstream:{chosen.port}"
-    needed = SERVICES["gateway"]["depends_on"]
-    assert set(needed) == set(SERVICES) - {"gateway"} - MONITORING
-    assert all(need == {"condition": "service_healthy"} for need in needed.values())
-    assert all("healthcheck" in SERVICES[name] for name in needed)
+    assert all(need == {"condition": "service_healthy"} for need in SERVICES["gateway"]["depends_on"].values())
     assert (duration_seconds(SERVICES["gateway"]["stop_grace_period"]) or 0) >= stopping_seconds(composed)
     assert mounts("gateway")[str(composed.state_dir)] == "gateway-state"
     used = {source for service in SERVICES for source in mounts(service).values() if not source.startswith(".")}

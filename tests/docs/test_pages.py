@@ -19,7 +19,6 @@ from gateway.config.leaf import duration_text, size_text
 from gateway.config.route import Route
 from gateway.core.identity.body import CANONICAL_BYTES_MAX
 from gateway.core.outbox import EventType
-from gateway.core.verdict import Verdict
 from gateway.observe.metrics import Metrics
 from gateway.options import parser
 from tests.support.fleet import gateways
@@ -211,11 +210,6 @@ async def test_every_metric_that_is_named_is_exposed() -> None:
     named = set(re.findall(r"(?<!schema\s)`(idempotency_[a-z_]+)[`{]", PROSE)) - {"idempotency_gateway"}
     assert len(named) > 40
     assert named <= set(re.findall(r"^# TYPE (\w+)", body.decode(), re.MULTILINE))
-
-
-def test_every_verdict_is_explained() -> None:
-    text = TEXTS[DOCS / "reference" / "verdicts.md"]
-    assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
 
 
 def test_the_refusals_that_callers_meet_come_first() -> None:

@@ -16,14 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway import callers as fetching
-from gateway.callers import (
-    FETCH_PAUSE_SECONDS,
-    KeySet,
-    KeySetInvalid,
-    discovered_source,
-    read_keys,
-    url_source,
-)
+from gateway.callers import FETCH_PAUSE_SECONDS, KeySet, KeySetInvalid, discovered_source, read_keys, url_source
 from gateway.core.identity.caller import Token, read_token
 from gateway.upstream.connect import client_context
 from tests.support.issuer import Issuer, SigningKey, key_set, signing_key

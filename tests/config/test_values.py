@@ -17,22 +17,14 @@ from gateway.app.parts import callers_of
 from gateway.app.stores import outbox_of, relay_of, sink_of
 from gateway.config import Config, ConfigError, Placeholders, notices, parse
 from gateway.config.effective import effective
-from gateway.config.leaf import (
-    Address,
-    SqliteUrl,
-    UpstreamUrl,
-    duration_seconds,
-    duration_text,
-    size_bytes,
-    size_text,
-)
+from gateway.config.leaf import Address, SqliteUrl, UpstreamUrl, duration_seconds, duration_text, size_bytes, size_text
 from gateway.core.confidential import NO_SEALING
 from gateway.core.delivery import DeliveryPolicy
 from gateway.core.identity.key import CloudEventKey
 from gateway.core.operation import microseconds
 from gateway.core.outbox import DEFAULT_TYPES, EventType
 from gateway.core.outbox import Part as EventPart
-from gateway.core.webhook import PRESETS, Algorithm, EgressPolicy, Inbox
+from gateway.core.webhook import PRESETS, Algorithm, Digest, EgressPolicy, Encoding, Inbox, Place
 from gateway.events.brokers import KafkaSink, NatsSink
 from gateway.events.redis_stream import RedisStreamSink
 from gateway.events.webhook import WebhookSink
@@ -40,15 +32,7 @@ from gateway.observe.facts import Events
 from gateway.protect.accepting import AcceptPolicy
 from gateway.protect.route import accept_policy
 from gateway.store.base import boot_seconds
-from tests.config.support import (
-    ACCEPTING,
-    INBOX,
-    MINIMAL,
-    is_said,
-    read,
-    rows,
-    written,
-)
+from tests.config.support import ACCEPTING, INBOX, MINIMAL, is_said, read, rows, written
 from tests.support.memory_store import MemoryStore
 
 TOKEN = "0123456789abcdef"
@@ -316,6 +300,13 @@ def test_cloud_events_under_another_signature() -> None:
     assert [scheme.key for scheme in found.schemes] == [CloudEventKey()] * 2
     assert (found.guards_content, found.origins) == (True, (b"eventgrid.azure.net",))
     assert compiled(of("cloudevents", "cloudevents: {origins: any}")).origins == (b"*",)
+
+
+def test_how_a_sender_without_a_preset_signs() -> None:
+    hmac = "hmac: {header: X-Sign, id: X-Event, prefix: v1=, digest: sha512, encoding: base64}"
+    (scheme,) = compiled(of("hmac", hmac)).schemes
+    assert scheme.signature == Place(b"x-sign", b"v1=")
+    assert (scheme.digest, scheme.encoding) == (Digest.SHA512, Encoding.BASE64)
 
 
 @pytest.mark.parametrize(("retention", "days"), [("replay: 60d", 60), ("remember: 34d", 34), ("replay: 1d", 35)])

@@ -22,18 +22,7 @@ from gateway.core.outbox import EventType
 from gateway.observe.metrics import Metrics
 from gateway.options import parser
 from tests.support.fleet import gateways
-from tests.support.reference import (
-    DOCS,
-    PAGES,
-    PARTS,
-    README,
-    ROOT,
-    anchor,
-    annotated,
-    filled,
-    models_in,
-    parts_of,
-)
+from tests.support.reference import DOCS, PAGES, PARTS, README, ROOT, anchor, annotated, filled, models_in, parts_of
 
 LINES_MAX = {README: 120, DOCS / "operate" / "runbook.md": 600}
 OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")] + [

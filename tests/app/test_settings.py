@@ -194,6 +194,7 @@ def repeated_with(first: bytes, second: bytes) -> Scene:
 _SAME_JSON = repeated_with(b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
 _ANOTHER_TIME = repeated_with(b'{"a":1,"at":1}', b'{"a":1,"at":2}')
 shows("routes.fingerprint.body", ("json", "replayed"), ("raw", "key-reused"), ("none", "replayed"))(_SAME_JSON)
+shows("routes.fingerprint.ignore", ([], "key-reused"), (["/at"], "replayed"))(_ANOTHER_TIME)
 shows("routes.fingerprint.only", (["/a", "/at"], "key-reused"), (["/a"], "replayed"))(_ANOTHER_TIME)
 
 

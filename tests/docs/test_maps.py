@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Container, Iterable, Iterator
 from functools import reduce
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -42,6 +44,25 @@ def test_every_room_says_how_it_is_entered_and_what_it_imports(room: Path) -> No
         modules, names = [part for part in modules if part.islower()], [part for part in modules if not part.islower()]
         module = import_module(".".join(("gateway", room.name, *modules)))
         assert callable(reduce(getattr, [*names, name], module))
+
+
+def _imported(nodes: Iterable[ast.stmt], modules: Container[str]) -> Iterator[str]:
+    """The modules that are imported, at once or later, but for what only a type checker reads."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            for name in node.names:
+                inside = f"{node.module}.{name.name}"
+                yield inside if inside in modules else node.module or ""
+        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield from _imported((each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)), modules)
+
+
+def test_no_module_needs_itself() -> None:
+    """Through whatever others: there is an order in which all can be read."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "gateway").rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for name, path in paths.items()}
+    needs = {name: set(_imported(tree.body, modules)) & modules.keys() for name, tree in modules.items()}
+    TopologicalSorter(needs).prepare()
 
 
 def test_the_core_imports_nothing_third_party_but_functions_of_bytes() -> None:

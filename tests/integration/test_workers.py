@@ -19,7 +19,7 @@ from gateway.config import parse
 from gateway.core.operation import Complete
 from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import Hand
-from tests.integration.hand import OPERATOR, operated
+from tests.integration.hand import OPERATOR, WHY, operated
 from tests.observe.scrape import Scrape
 from tests.support import http, processes
 from tests.support.eventually import eventually
@@ -318,3 +318,27 @@ async def test_none_is_left_and_none_can_start(tmp_path: Path, upstream: Recordi
             os.kill(pid, signal.SIGKILL)
         assert await gateway.wait_exit() == 1
         assert "the durable store must not be used" in gateway.output().splitlines()[-1]
+
+
+async def test_a_purge_reaches_every_worker(
+    postgres_url: str, redis_url: str, tmp_path: Path, upstream: RecordingUpstream
+) -> None:
+    """With Redis the answer is gone from the memory of all of them at once, whichever was told."""
+    port = free_port()
+    store = {"durable": postgres_url, "fast": redis_url, "cache_max_age": "1h"}
+    async with process(store, tmp_path, upstream, **operated(port), **TOLD) as gateway:
+        await send(gateway.port, "k1")
+        assert {status_of(await send(gateway.port, "k1")) for _ in range(MANY)} == {(201, "replayed")}
+        hits = (await metrics(gateway)).value("idempotency_copy_lookups_total", source="cache", result="hit")
+        assert hits >= MANY - 2
+        listed = await http.request(port, "GET", "/operations?state=completed", OPERATOR[:1])
+        (about,) = listed.json()["operations"]
+        purge = f"/operations/{about['operation_id']}/purge"
+        assert (await http.request(port, "POST", purge, OPERATOR, WHY)).status == 200
+
+        async def is_gone() -> bool:
+            answers = [await send(gateway.port, "k1") for _ in range(MANY)]
+            return {status_of(answer) for answer in answers} == {(410, "key-expired")}
+
+        await eventually(is_gone)
+        assert len(upstream.requests) == 1

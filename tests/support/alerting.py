@@ -11,20 +11,20 @@ import re
 import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tests.admin.shell import Shell, shell_for
+from tests.admin.shell import Shell
 from tests.observe.promql import History, evaluate, parse, seconds, selectors
 from tests.observe.scrape import Scrape
 from tests.support.eventually import eventually
 from tests.support.fleet import send
 from tests.support.gateway import GatewayProcess
-from tests.support.house import BODY, House, config_text, house, sqlite_store
+from tests.support.house import BODY, House, config_text, neighbour, sqlite_store, status_of
 from tests.support.http import Response
 from tests.support.upstream import RecordingUpstream
 
@@ -110,6 +110,15 @@ class Scene:
         """A request; see `fleet.send`."""
         return await send(self.gateway.port, key, body, **options)
 
+    def gets(self, expected: int | tuple[int, str | None], *request: Any, **options: Any) -> Act:
+        """A request, which gets this status, with this verdict where one is named; see `send`."""
+
+        async def act() -> None:
+            response = await self.send(*request, **options)
+            assert expected in (response.status, status_of(response)), status_of(response)
+
+        return act
+
     async def begin(self, key: str = "k1") -> asyncio.Task[Response]:
         task = asyncio.create_task(self.send(key))
         await self.upstream.wait_for_requests(len(self.upstream.requests) + 1)
@@ -129,6 +138,20 @@ class Scene:
         said = await run(*map(str, words))
         assert said.code == code, said
         return said.out + said.err
+
+    def rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
+        document = yaml.safe_load(self.process.config_file.read_text())
+        change(document)
+        self.process.config_file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    async def reload(self, change: Callable[[dict[str, Any]], object]) -> None:
+        self.rewrite(change)
+        await self.do("reload")
+
+    async def restart(self, change: Callable[[dict[str, Any]], object]) -> None:
+        self.process.terminate()
+        self.rewrite(change)
+        await self.process.start()
 
     def check_commands(self) -> None:
         assert self._commands == commands_of(self.alert.name)
@@ -159,14 +182,21 @@ class Scene:
 
 @asynccontextmanager
 async def at_home(
-    name: str, directory: Path, store: dict[str, Any] | None = None, /, *, ages: dict[str, str] | None = None,
-    **changes: Any,
+    name: str, directory: Path, store: dict[str, Any] | None = None, /, *, upstream: RecordingUpstream | None = None,
+    ages: dict[str, str] | None = None, **changes: Any,
 ) -> AsyncIterator[Scene]:  # fmt: skip
-    """With a gateway in this process, whose tally is taken before each scrape; see `house.config_text`."""
+    """With a gateway in this process, whose tally is taken before each scrape; see `house.config_text` for `changes`.
+
+    A service that is given is there already, or comes when it is entered.
+    """
     section = store or sqlite_store(directory)
-    async with house(section, directory, **changes) as home:
-        shell = shell_for(home, section, directory, **changes)
-        scene = Scene(Alert(name, ages or {}), home.upstream, shell, home)
+    async with AsyncExitStack() as stack:
+        service = upstream
+        if service is None:
+            service = await stack.enter_async_context(RecordingUpstream())
+        shell = Shell(directory, config_text(service.url, section, directory, **changes))
+        home = await stack.enter_async_context(neighbour(section, directory, service, **changes))
+        scene = Scene(Alert(name, ages or {}), service, shell, home)
         yield scene
         scene.check_commands()
 

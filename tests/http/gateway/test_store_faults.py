@@ -16,7 +16,9 @@ from gateway import EXIT_OK
 from gateway.app.parts import Environment
 from gateway.core.message import StoredResponse
 from gateway.core.operation import Abandon, Applied, Prove, Purge, State
+from gateway.store.journal.journal import SqliteJournal
 from tests.conformance.hand import REMEMBER_US, REPLAY_US
+from tests.http.gateway.asking import until
 from tests.support.eventually import eventually
 from tests.support.faulty_store import FaultyStore, refused
 from tests.support.house import House, house, neighbour, sqlite_store, status_of
@@ -26,13 +28,18 @@ from tests.support.upstream import Answer, RecordingUpstream
 
 
 @asynccontextmanager
-async def shaken(directory: Path, **changes: Any) -> AsyncIterator[tuple[House, FaultyStore]]:
-    """A gateway whose durable store, a real one, can be made to fail."""
+async def shaken(
+    directory: Path, *, journal_rows_max: int | None = None, **changes: Any
+) -> AsyncIterator[tuple[House, FaultyStore]]:
+    """A gateway whose durable store, a real one, can be made to fail, and whose journal may have room for so many."""
     made: list[FaultyStore] = []
 
     def surround(environment: Environment) -> Environment:
         made.append(FaultyStore(environment.durable))
-        return replace(environment, durable=made[0])
+        if journal_rows_max is None:
+            return replace(environment, durable=made[0])
+        journal = SqliteJournal(directory / "journal", "tests", rows_max=journal_rows_max)
+        return replace(environment, durable=made[0], journal=journal)
 
     async with house(sqlite_store(directory), directory, surround=surround, **changes) as home:
         yield home, made[0]
@@ -59,6 +66,18 @@ async def test_nobody_is_answered_before_the_store_has_it(tmp_path: Path, body: 
         gate.opened.set()
         response = await first
         assert (status_of(response), response.body) == ((201, verdict), body)
+
+
+async def test_what_nothing_durable_took_is_told_to_nobody(tmp_path: Path) -> None:
+    """With store and journal refusing the client hears of doubt; once the store is back the answer counts."""
+    async with shaken(tmp_path, journal_rows_max=0) as (home, store):
+        store.break_("complete", fault=refused())
+        first = await home.send("k1")
+        assert status_of(first) == (503, "in-doubt")
+        assert first.json()["retryable"] is True
+        store.mend()
+        await until((200, "replayed"), home.send, "k1")
+        assert len(home.upstream.requests) == 1
 
 
 async def test_a_superseded_holder_tells_what_the_record_says(tmp_path: Path) -> None:
@@ -101,9 +120,19 @@ async def test_a_known_key_is_not_run_for_want_of_its_answer(own_postgres: Postg
             assert len(upstream.requests) == 2
 
 
+async def test_a_stop_takes_the_journal_to_the_store(tmp_path: Path) -> None:
+    """What was kept while the store took nothing is recorded before the end, if it takes it by then."""
+    async with shaken(tmp_path) as (home, store):
+        store.break_("complete", fault=refused())
+        assert status_of(await home.send("k1")) == (200, "journaled")
+        store.mend()
+        assert await home.gateway.stop() == EXIT_OK
+        async with neighbour(sqlite_store(tmp_path), tmp_path / "n", home.upstream) as other:
+            assert status_of(await other.send("k1")) == (200, "replayed")
+
+
 async def test_what_is_in_the_store_is_no_longer_told_from_the_journal(tmp_path: Path) -> None:
-    """Once an outcome is recorded its record is what counts: purged by an operator, it is gone. What is still in the
-    journal at a stop is recorded before the end, if the store takes it by then."""
+    """Once an outcome is recorded its record is what counts: purged by an operator, it is gone."""
     async with shaken(tmp_path, route={"in_flight": {"wait": "0s"}}) as (home, store):
         store.break_("complete", fault=refused())
         assert status_of(await home.send("k1")) == (200, "journaled")
@@ -117,12 +146,6 @@ async def test_what_is_in_the_store_is_no_longer_told_from_the_journal(tmp_path:
         await eventually(lambda: home.gateway._journal.tally.waiting == 0)
         await home.gateway._store.apply(Purge(operation_id))
         assert status_of(await home.send("k1")) == (410, "key-expired")
-        store.break_("complete", fault=refused())
-        assert status_of(await home.send("k2")) == (200, "journaled")
-        store.mend()
-        assert await home.gateway.stop() == EXIT_OK
-        async with neighbour(sqlite_store(tmp_path), tmp_path / "n", home.upstream) as other:
-            assert status_of(await other.send("k2")) == (200, "replayed")
 
 
 async def test_readiness_follows_the_store(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 
+from gateway.core.delivery import DeliveryPolicy
 from gateway.core.operation import Snapshot
-from gateway.core.recovery import Probe
+from gateway.core.recovery import Probe, Resend
 from gateway.protect.probing import Prober
 from gateway.protect.route import Route
 from gateway.store.base import Indefinite
@@ -96,3 +97,24 @@ async def test_a_probe_that_fails_keeps_nobody_else_from_theirs() -> None:
         for _ in range(2):
             await worker.run_once()
             assert len(prober.asked) == 41
+
+
+@pytest.mark.parametrize("service", [SERVICE, "another"])
+async def test_only_the_requests_of_its_service_are_sent_again(service: str) -> None:
+    """Services may share a store, and name their routes alike."""
+    store, hand = MemoryStore(), Hand()
+    await store.start()
+    await do(store, hand, Hand.accept, Hand.dispatch, Hand.abandon)
+    accept = SimpleNamespace(delivery=DeliveryPolicy(schedule_us=(0,)))
+    route: Any = SimpleNamespace(operation=hand.script.identity.operation, recovery=Resend(), accept=accept)
+    sent: list[UUID] = []
+    worker = RecoveryWorker(
+        store,
+        cast(Prober, Deaf()),
+        {ROUTE: route},
+        service=service,
+        resend=lambda _, record, now_us: sent.append(record.identity.operation_id),
+    )
+    await worker.run_once()
+    assert sent == ([hand.operation_id] if service == SERVICE else [])
+    await store.close()

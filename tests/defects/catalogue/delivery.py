@@ -6,7 +6,7 @@ from tests.defects.defect import read
 
 DEFECTS = read(r"""
 resends-for-others: a service sends the requests of another one again, to its own upstream and with their credentials
-  upkeep/duty.py tests/http/gateway/test_recovery.py::test_a_service_sends_nothing_of_another_again[sqlite]
+  upkeep/duty.py tests/upkeep/test_recovery.py::test_only_the_requests_of_its_service_are_sent_again[another]
 -self.resend is not None and is_own and
 +self.resend is not None and
 resends-counted-with-what-was-unsent: after an outage what comes into doubt is not sent again any more

@@ -425,8 +425,8 @@ class Console:
         values |= {
             "changes": [each for each in CHANGES if record.state in each.states],
             "journal": [kept(entry, inspected.journal.now_us) for entry in inspected.journal.entries],
-            "told": inspected.told,
-            "strip": strip(inspected.told, now_us),
+            "timeline": inspected.timeline,
+            "strip": strip(inspected.timeline, now_us),
             "facts": _facts(inspected, record),
             "due": [(at_us, name.replace("_", " ")) for name, at_us in times_of(record) if at_us > now_us],
         }
@@ -797,19 +797,19 @@ def _pasted_in(form: Form) -> str:
 
 def _facts(inspected: Inspected, record: Record) -> list[tuple[str, str]]:
     """What the history does not tell; nor the name of the page, which is method and path."""
-    happenings, now_us = inspected.told.happenings, inspected.snapshot.now_us
-    told = {"operation_id", "state", "now", "age_seconds", "last_event", "request method", "request path"}
-    told |= {name for name, at_us in times_of(record) if at_us > now_us or name.endswith("_at")}
+    happenings, now_us = inspected.timeline.happenings, inspected.snapshot.now_us
+    shown = {"operation_id", "state", "now", "age_seconds", "last_event", "request method", "request path"}
+    shown |= {name for name, at_us in times_of(record) if at_us > now_us or name.endswith("_at")}
     if any(each.why == record.doubt for each in happenings):
-        told |= {"doubt", "upstream_status"}
+        shown |= {"doubt", "upstream_status"}
     if any(each.who == record.holder for each in happenings):
-        told.add("holder")
+        shown.add("holder")
     about = described(inspected.snapshot, has_body=True)
     if about.pop("carries_doubt", False):
         about["an earlier attempt"] = "may have had its effect"
     for part in ("request", "delivery", "response"):
         about |= {f"{part} {name}": value for name, value in about.pop(part, {}).items()}
-    return [(name.replace("_", " "), _in_words(name, value)) for name, value in about.items() if name not in told]
+    return [(name.replace("_", " "), _in_words(name, value)) for name, value in about.items() if name not in shown]
 
 
 def _in_words(name: str, value: object) -> str:

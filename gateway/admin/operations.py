@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -57,8 +56,6 @@ _CALL_SECONDS: Final = 15.0
 _PATIENCE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
 
-NO_JOURNALS: Final = HostJournals(Path("/nonexistent"), "")
-
 _ERASING: Final = (
     "To erase is to forget the key: a request with it runs again, and may have its effect a second time. Say yes to "
     "confirm that no client will repeat it."
@@ -78,11 +75,11 @@ class Operations:
         self,
         store: Store,
         policies: Policies,
+        journals: HostJournals,
         *,
         purges_pending: Callable[[], int] = lambda: 0,
         cache_seconds: float = 0.0,
         patience_seconds: float = _PATIENCE_SECONDS,
-        journals: HostJournals = NO_JOURNALS,
         observations: ObservationStore | None = None,
         counted: Callable[[], Buckets] = dict,
     ) -> None:

@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from gateway.admin.reports import moment
-from gateway.admin.view import ATTEMPT, Happening, Told
+from gateway.admin.view import ATTEMPT, Happening, Timeline
 from gateway.core.operation import MICROSECONDS, PROBE, Event
 from gateway.core.verdict import Verdict
 from gateway.upkeep.activity import Activity, Window
@@ -460,15 +460,15 @@ class Strip(NamedTuple):
     happenings: Sequence[tuple[str, str, float, float]]
 
 
-def strip(told: Told, now_us: int) -> Strip | None:
+def strip(timeline: Timeline, now_us: int) -> Strip | None:
     """None where nothing happened. What is not over ends at `now_us`; a store's clock that was set back shows no time
     before the beginning."""
-    if not told.happenings:
+    if not timeline.happenings:
         return None
-    ends = [max(each.at_us, now_us if each.until_us is None else each.until_us) for each in told.happenings]
-    doubts = [(since_us, now_us if until_us is None else until_us) for since_us, until_us in told.doubts]
-    moments = [each.at_us for each in told.happenings]
-    moments += [until_us for each, until_us in zip(told.happenings, ends, strict=True) if each.event == ATTEMPT]
+    ends = [max(each.at_us, now_us if each.until_us is None else each.until_us) for each in timeline.happenings]
+    doubts = [(since_us, now_us if until_us is None else until_us) for since_us, until_us in timeline.doubts]
+    moments = [each.at_us for each in timeline.happenings]
+    moments += [until_us for each, until_us in zip(timeline.happenings, ends, strict=True) if each.event == ATTEMPT]
     moments += [at_us for doubt in doubts for at_us in doubt]
     x = _places(moments)
 
@@ -483,11 +483,11 @@ def strip(told: Told, now_us: int) -> Strip | None:
         return "probe" if each.event == PROBE else "decision", text, x[each.at_us], 0.0
 
     return Strip(
-        _described(told.happenings, len(doubts)),
+        _described(timeline.happenings, len(doubts)),
         moment(min(moments)),
         moment(max(moments)),
         [(f"in doubt from {moment(since)} to {moment(end)}", x[since], width(since, end)) for since, end in doubts],
-        [shape(each, until_us) for each, until_us in zip(told.happenings, ends, strict=True)],
+        [shape(each, until_us) for each, until_us in zip(timeline.happenings, ends, strict=True)],
     )
 
 

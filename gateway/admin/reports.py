@@ -172,13 +172,13 @@ async def events_of(store: Publications, service: str, sinks: Iterable[str], ope
 
 def events_text(of_sink: Report) -> str:
     """What a sink has yet to receive, in words."""
-    told = [
+    words = [
         f"{each['type']} of {each['time']}: {each['state']}, {each['tries']} tries{_because(': ', each)}"
         for each in of_sink["events"]
     ]
     if not of_sink["is_whole"]:
-        told.append(f"more wait or are dead than the {_EVENTS_SEARCHED_MAX} of each that were looked through")
-    return "; ".join(told) or "it has received what it was to get"
+        words.append(f"more wait or are dead than the {_EVENTS_SEARCHED_MAX} of each that were looked through")
+    return "; ".join(words) or "it has received what it was to get"
 
 
 def event_line(event: Report) -> str:
@@ -253,13 +253,13 @@ class MemoryState:
 
     @property
     def text(self) -> str:
-        return self.told(is_page=False)
+        return self.in_words(is_page=False)
 
     @property
     def document(self) -> Report:
         return {"is_lost": self.is_lost, "detail": self.text}
 
-    def told(self, *, is_page: bool) -> str:
+    def in_words(self, *, is_page: bool) -> str:
         """The same, for a reader with a page before them or with a terminal."""
         amnesia = self.amnesia
         if self.is_unproven:

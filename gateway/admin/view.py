@@ -530,7 +530,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Timeline:
     """All that is known of what happened, in order. `dropped` more, between them, are not kept any more."""
 
     happenings: tuple[Happening, ...] = ()
@@ -554,11 +554,11 @@ class Told:
         return found
 
 
-def told(record: Record | None, audits: Iterable[AuditEntry]) -> Told:
+def timeline(record: Record | None, audits: Iterable[AuditEntry]) -> Timeline:
     """What happened to the operation that has this record."""
     decided = [Happening(each.event.value, each.at_us, each.token, who=each.who, why=each.why) for each in audits]
     if record is None:
-        return Told(tuple(sorted(decided, key=_AT)))
+        return Timeline(tuple(sorted(decided, key=_AT)))
     history = unpacked_history(record.history)
     found = _of_entries(sorted(history.entries, key=_AT))
     if record.holder and not any(each.event == ATTEMPT and each.token == record.token for each in found):
@@ -572,7 +572,7 @@ def told(record: Record | None, audits: Iterable[AuditEntry]) -> Told:
     first_us = min((each.at_us for each in found if each.event == ATTEMPT), default=None)
     if record.attempt_id != NO_ATTEMPT and (first_us is None or record.first_claimed_us < first_us):
         found.append(Happening(Event.ACCEPT.value, record.first_claimed_us, record.token))
-    return Told(_with_beginnings(sorted((*found, *decided), key=_AT)), history.dropped)
+    return Timeline(_with_beginnings(sorted((*found, *decided), key=_AT)), history.dropped)
 
 
 def _of_entries(entries: Iterable[Entry]) -> list[Happening]:
@@ -606,7 +606,7 @@ def _with_status(happening: Happening, record: Record) -> Happening:
 
 def _with_beginnings(found: Sequence[Happening]) -> tuple[Happening, ...]:
     """With how each attempt began: what is in doubt is taken over, what was accepted is dispatched."""
-    doubts = Told(tuple(found)).doubts
+    doubts = Timeline(tuple(found)).doubts
     usual = Event.DISPATCH if any(each.event == Event.ACCEPT for each in found) else Event.CLAIM
 
     def how(at_us: int) -> str:
@@ -719,12 +719,12 @@ class Inspected:
         return Doubt(self.treatment.recovery, record, probes, self.snapshot.now_us)
 
     @property
-    def told(self) -> Told:
-        return told(self.snapshot.record, self.audits)
+    def timeline(self) -> Timeline:
+        return timeline(self.snapshot.record, self.audits)
 
 
 def full_json(inspected: Inspected) -> Report:
-    doubt, journal, happened = inspected.doubt, inspected.journal, inspected.told
+    doubt, journal, happened = inspected.doubt, inspected.journal, inspected.timeline
     about: Report = {
         "operation_id": str(inspected.operation_id),
         **described(inspected.snapshot, has_body=True),
@@ -750,7 +750,7 @@ def next_step(inspected: Inspected, *, is_page: bool = False) -> str:
     if known is not None:
         return known
     if inspected.memory is not None:
-        return inspected.memory.told(is_page=is_page)
+        return inspected.memory.in_words(is_page=is_page)
     if record is not None and treatment is None:
         return foreign(is_page=is_page)
     if record is not None and inspected.is_stranded:
@@ -814,7 +814,7 @@ def json_line(about: Report) -> str:
 
 
 def full_text(inspected: Inspected) -> Iterator[str]:
-    record, now_us, happened = inspected.snapshot.record, inspected.snapshot.now_us, inspected.told
+    record, now_us, happened = inspected.snapshot.record, inspected.snapshot.now_us, inspected.timeline
     rows: list[tuple[str, object]] = [
         ("operation", inspected.operation_id),
         ("state", inspected.snapshot.state),

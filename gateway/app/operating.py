@@ -104,9 +104,9 @@ def operations_on(
     return Operations(
         store,
         policies_of(config),
+        journals,
         purges_pending=lambda: store.purges_pending,
         cache_seconds=cache_seconds,
-        journals=journals,
         observations=observations,
         counted=counted,
     )
@@ -182,7 +182,7 @@ async def operate(config: Config, job: Job) -> int:
     journals = journals_of(config, sealing)
     bare = bare_store(config, sealing)
     store: Store = SealedStore(bare, sealing)
-    operations = Operations(store, policies_of(config), journals=journals, observations=bare)
+    operations = Operations(store, policies_of(config), journals, observations=bare)
     try:
         if job.needs is Needs.JOURNAL:
             return await job.run(operations) or EXIT_OK

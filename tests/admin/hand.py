@@ -31,6 +31,7 @@ from gateway.core.operation import (
 )  # fmt: skip
 from gateway.core.outcome import KeepPolicy, Preset, StatusPolicy
 from tests.support import http
+from tests.support.house import NO_JOURNALS
 from tests.support.http import Response
 from tests.support.memory_store import Memory, MemoryStore
 
@@ -60,7 +61,7 @@ class Desk:
     def __init__(self, policies: Policies = POLICIES) -> None:
         self.memory = Memory()
         self.store = MemoryStore(self.memory)
-        self.operations = Operations(self.store, policies, patience_seconds=0.0)
+        self.operations = Operations(self.store, policies, NO_JOURNALS, patience_seconds=0.0)
         self._numbers = count(1)
 
     async def in_state(self, state: State, route: str = "charge", *, key: str | None = None) -> Record:

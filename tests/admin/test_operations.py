@@ -62,6 +62,7 @@ from tests.admin.hand import (
     declined,
 )  # fmt: skip
 from tests.support.faulty_store import Fault, FaultyStore, dropped, lost, refused
+from tests.support.house import NO_JOURNALS
 from tests.support.issuer import signing_key
 
 CREATED_ONCE = Happened(CREATED, b"once")
@@ -177,7 +178,7 @@ async def test_the_id_of_a_decision_shows_no_guess() -> None:
     assert len({record.resolution_id for record in ids if record is not None}) == 3
     desk, operation_id = await desk_in(State.IN_DOUBT, keyed)
     changed(await desk.operations.resolve(operation_id, CREATED_ONCE, AUDIT))
-    later = Operations(desk.store, rotated, patience_seconds=0.0)
+    later = Operations(desk.store, rotated, NO_JOURNALS, patience_seconds=0.0)
     again = changed(await later.resolve(operation_id, CREATED_ONCE, AUDIT))
     assert again.text.startswith("The same command has resolved it already")
 
@@ -213,7 +214,7 @@ async def test_fenced_when_somebody_was_faster(desk: Desk) -> None:
     """What happened between the look and the word wins: a late response, or a takeover."""
     record = await desk.in_state(State.IN_DOUBT)
     operation_id, store = record.identity.operation_id, Meddled(desk.store)
-    operations = Operations(store, POLICIES)
+    operations = Operations(store, POLICIES, NO_JOURNALS)
     takeover = Takeover(operation_id, record.token, uuid4(), "host:2:b", microseconds(LEASE_SECONDS))
 
     def take_over(snapshot: Snapshot) -> None:
@@ -236,20 +237,26 @@ async def test_lost_answers_of_the_store() -> None:
     for fault in (lost(), dropped()):
         desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
         store = faulty(desk, Event.DISPROVE, fault)
-        changed(await Operations(store, POLICIES).resolve(operation_id, NothingHappened(), AUDIT))
+        changed(await Operations(store, POLICIES, NO_JOURNALS).resolve(operation_id, NothingHappened(), AUDIT))
         assert len(await audits(desk, operation_id)) == 1
     desk, operation_id = await desk_in(State.TOMBSTONE)
-    changed(await Operations(faulty(desk, Event.ERASE, lost()), POLICIES).erase(operation_id, AUDIT, is_sure=True))
+    changed(
+        await Operations(faulty(desk, Event.ERASE, lost()), POLICIES, NO_JOURNALS).erase(
+            operation_id, AUDIT, is_sure=True
+        )
+    )
 
     desk, operation_id = await desk_in(State.IN_DOUBT, settled=True)
     store = faulty(desk, Event.DISPROVE, lost())
     with pytest.raises(Indefinite, match="Give the same command again to find out; it is not done twice"):
-        await Operations(store, POLICIES, patience_seconds=0.0).resolve(operation_id, NothingHappened(), AUDIT)
+        await Operations(store, POLICIES, NO_JOURNALS, patience_seconds=0.0).resolve(
+            operation_id, NothingHappened(), AUDIT
+        )
     again = await desk.operations.resolve(operation_id, NothingHappened(), AUDIT)
     assert changed(again).text.startswith("The same command has resolved it already")
     desk, operation_id = await desk_in(State.COMPLETED)
     with pytest.raises(NotApplied):
-        await Operations(faulty(desk, Event.PURGE, refused()), POLICIES).purge(operation_id, AUDIT)
+        await Operations(faulty(desk, Event.PURGE, refused()), POLICIES, NO_JOURNALS).purge(operation_id, AUDIT)
 
 
 @pytest.mark.parametrize(("bytes_max", "body"), [(1000, b"x" * 1001), (0, b"")], ids=["long", "none is stored"])
@@ -293,7 +300,7 @@ async def test_retired_answer_cannot_be_purged() -> None:
     """A response whose window is over is gone already. Of one that is purged, memories that learn of nothing are
     named."""
     desk, operation_id = await desk_in(State.COMPLETED)
-    unheard = Operations(desk.store, POLICIES, cache_seconds=30.0)
+    unheard = Operations(desk.store, POLICIES, NO_JOURNALS, cache_seconds=30.0)
     (note,) = changed(await unheard.purge(operation_id, AUDIT)).notes
     assert note == "Running gateways may reply from their cache for 30 s more."
     desk, operation_id = await desk_in(State.COMPLETED)
@@ -396,7 +403,7 @@ async def test_two_operators_at_once() -> None:
     second = Meddled(desk.store)
     requeue = Requeue(operation_id, desk.known(operation_id).token, uuid4(), TREATMENT.deliver_within_us, AUDIT)
     second.meddle = lambda _: desk.say(requeue) if state(desk, operation_id) is State.DEAD_LETTER else None
-    late = declined(await Operations(second, POLICIES).requeue(operation_id, BOB))
+    late = declined(await Operations(second, POLICIES, NO_JOURNALS).requeue(operation_id, BOB))
     assert late.text == (
         "It is no dead letter: alice requeued it 0s ago (ticket 7). Its next attempt is due at 2027-01-15T08:00:00Z."
     )
@@ -419,7 +426,7 @@ async def test_a_requeue_that_is_delivered_before_its_answer_is_missed() -> None
                 raise Indefinite("the answer was lost")
             return result
 
-    outcome = changed(await Operations(Quick(desk.store), POLICIES).requeue(operation_id, AUDIT))
+    outcome = changed(await Operations(Quick(desk.store), POLICIES, NO_JOURNALS).requeue(operation_id, AUDIT))
     assert (outcome.is_repeat, outcome.text) == (
         False,
         "The same command was given already, at 2027-01-15T08:00:00Z (0s ago); the operation is claimed now.",
@@ -583,7 +590,7 @@ async def test_a_store_that_goes_away_meanwhile(desk: Desk) -> None:
         await dead(desk)
     store = FaultyStore(desk.store)
     bulk = await listed(desk.operations, dead_letters(None, "unauthorized", 0, 10), 1000)
-    run_ = bulk.run(Operations(store, POLICIES, patience_seconds=0.0), AUDIT)
+    run_ = bulk.run(Operations(store, POLICIES, NO_JOURNALS, patience_seconds=0.0), AUDIT)
     await anext(run_)
     store.on(Event.REQUEUE, refused())
     with pytest.raises(NotApplied):

@@ -14,7 +14,7 @@ from gateway.admin.pictures import strip
 from gateway.admin.reports import ago, lasted, moment, span
 from gateway.admin.resolution import Policies
 from gateway.admin.view import (
-    Told,
+    Timeline,
     advice,
     described,
     full_json,
@@ -22,7 +22,7 @@ from gateway.admin.view import (
     json_line,
     table_head,
     table_row,
-    told,
+    timeline,
 )
 from gateway.core.message import StoredResponse
 from gateway.core.operation import (
@@ -306,7 +306,7 @@ async def test_the_whole_of_a_doubt(desk: Desk) -> None:
     assert history[-1]["who"] == "alice"
     inspected = await desk.operations.inspect(record.identity.operation_id)
     lapsed_us = record.first_claimed_us + microseconds(LEASE_SECONDS)
-    assert inspected.told.doubts == [(lapsed_us, inspected.snapshot.now_us)]
+    assert inspected.timeline.doubts == [(lapsed_us, inspected.snapshot.now_us)]
 
 
 async def test_a_late_answer_ends_the_doubt(desk: Desk) -> None:
@@ -317,7 +317,7 @@ async def test_a_late_answer_ends_the_doubt(desk: Desk) -> None:
     words, _ = await shown(desk, record)
     assert words[1:] == ["answered late, status 201"]
     inspected = await desk.operations.inspect(record.identity.operation_id)
-    assert [until_us for _, until_us in inspected.told.doubts] == [inspected.snapshot.now_us]
+    assert [until_us for _, until_us in inspected.timeline.doubts] == [inspected.snapshot.now_us]
     desk.say(Purge(record.identity.operation_id, AUDIT))
     words, _ = await shown(desk, record)
     assert words[1:] == ["answered late, status 201", "response dropped: alice: ticket 7"]
@@ -360,8 +360,8 @@ async def test_a_delivery(desk: Desk) -> None:
 async def test_after_the_record() -> None:
     """Of an operation that is forgotten, the audits are left, and nothing is drawn."""
     audit = AuditEntry(7, Event.PURGE, 3, "alice", "gdpr")
-    assert [each.text for each in told(None, [audit]).happenings] == ["response dropped: alice: gdpr"]
-    assert strip(Told(), 0) is None
+    assert [each.text for each in timeline(None, [audit]).happenings] == ["response dropped: alice: gdpr"]
+    assert strip(Timeline(), 0) is None
 
 
 async def test_the_page_of_a_huge_history(port: Port) -> None:
@@ -400,7 +400,7 @@ async def test_the_page_of_a_huge_history(port: Port) -> None:
 async def test_the_strip_of_a_clock_that_was_set_back() -> None:
     """No bar ends before it begins, and nothing is drawn outside."""
     record = await Desk().in_state(State.CLAIMED)
-    drawn = strip(told(record, []), record.claimed_us - 10**12)
+    drawn = strip(timeline(record, []), record.claimed_us - 10**12)
     assert drawn is not None
     ((kind, _, x, width),) = drawn.happenings
     assert (kind, 0 <= x <= 960, width > 0) == ("attempt", True, True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from gateway.admin.operations import NO_JOURNALS, Operations
+from gateway.admin.operations import Operations
 from gateway.admin.resolution import Changed, Refused
 from gateway.app.operating import operations_on
 from gateway.app.parts import Environment, Parts
@@ -41,6 +41,7 @@ from tests.simulation.loop import Process
 from tests.simulation.store import Database, Durable
 from tests.simulation.upstream import Client, Service, current_call
 from tests.simulation.wire import Body, Connection
+from tests.support.house import NO_JOURNALS
 
 REGIONS = ("eu", "us")
 """Those of a run that has some."""

@@ -16,6 +16,7 @@ import yaml
 from gateway.app.gateway import Gateway, environment_of
 from gateway.app.parts import Environment
 from gateway.config import parse
+from gateway.store.journal import HostJournals
 from tests.support import http
 from tests.support.http import Response
 from tests.support.upstream import Answer, RecordingUpstream
@@ -29,6 +30,7 @@ ROUTE: dict[str, Any] = {
 }
 BODY = b'{"amount":1000,"currency":"eur"}'
 JSON = ("Content-Type", "application/json")
+NO_JOURNALS = HostJournals(Path("/nonexistent"), "")
 _PLAIN = Answer()
 Surround = Callable[[Environment], Environment]
 

@@ -16,7 +16,7 @@ from gateway.core.message import IndexedHeaders
 from gateway.store.memory import guard
 from gateway.store.postgres import store as postgres
 from tests.admin.shell import Shell
-from tests.support.house import config_text, house, sqlite_store, status_of
+from tests.support.house import NO_JOURNALS, config_text, house, sqlite_store, status_of
 
 Store = dict[str, Any]
 
@@ -140,7 +140,7 @@ async def test_guesses_cannot_be_tested(sqlite: Store, tmp_path: Path) -> None:
     whoever has the configuration finds the operation by them."""
     async with house(sqlite, tmp_path, **IDENTITY_KEY) as home:
         await home.send("k1")
-        guesses = [Operations(home.gateway._store, policies_of(parse(text))) for text in (
+        guesses = [Operations(home.gateway._store, policies_of(parse(text)), NO_JOURNALS) for text in (
             config_text("http://127.0.0.1:9", sqlite, tmp_path),
             config_text("http://127.0.0.1:9", sqlite, tmp_path, **OTHER_IDENTITY_KEY),
             config_text("http://127.0.0.1:9", sqlite, tmp_path, **IDENTITY_KEY),

@@ -29,16 +29,10 @@ _EVENTS: Final = {
     "scope": "shared",
     "outcome": {"preset": "success_only"},
 }
-_ACCEPT: Final = {
-    "accept": {"identity": "unverified", "max_pending": 100_000, "max_pending_per_scope": 100_000},
-    "retention": {"replay": "24h", "remember": "7d"},
-}
-# By kind: what the gateway is told, and the answers to one request and to its repeats.
+# By kind: the settings of the gateway, and the answers to one request and to its repeats.
 _KINDS: Final[dict[str, tuple[dict[str, Any], str, frozenset[str]]]] = {
     "equal": ({}, "200 stored", frozenset(("200 replayed", "409 in-flight"))),
-    "replays": ({}, "200 stored", frozenset(("200 replayed",))),
-    "accepted": ({"route": _ACCEPT}, "202 accepted", frozenset(("202 accepted", "200 replayed"))),
-    "events": ({"settings": {"routes": [_EVENTS]}}, "200 accepted", frozenset(("200 event-duplicate",))),
+    "events": ({"routes": [_EVENTS]}, "200 accepted", frozenset(("200 event-duplicate",))),
 }
 _ENCRYPTION: Final = {"encryption": [{"id": "bench", "key": "00" * 32}]}
 _numbers = count()
@@ -64,13 +58,10 @@ def run(place: Place, asked: argparse.Namespace) -> bool:
 
 
 def _gateway(place: Place, store: str, workers: int, kind: str) -> GatewayProgram:
-    details, _, _ = _KINDS[kind]
-    settings = {"workers": workers, "limits": {}, "log": {}, "secrets": _ENCRYPTION, **details.get("settings", {})}
     return place.gateway(
         f"{store}-{workers}-{kind}",
         place.store(store),
-        route=details.get("route"),
-        settings=settings,
+        settings={"workers": workers, "limits": {}, "log": {}, "secrets": _ENCRYPTION, **_KINDS[kind][0]},
         cores=(SERVING_CORE,) if workers == 1 else (SERVING_CORE, OTHER_CORE),
     )
 
@@ -82,8 +73,6 @@ def _burst(
     _, once, repeated = _KINDS[kind]
     request = next(_requests(kind, after_ms))
     before = _forwarded(program)
-    if kind == "replays":
-        at_once(program.port, [request], 1).go().wait()
     burst = at_once(program.port, [request], number)
     others = _others(program, kind, after_ms, seconds, burst.go)
     got = burst.wait()
@@ -93,7 +82,7 @@ def _burst(
     is_fine = (
         executed == 1
         and set(got.answers) <= {once, *repeated}
-        and (once in repeated or got.answers[once] == (kind != "replays"))
+        and got.answers[once] == 1
         and all(set(each.answers) == {once} for each in others)
         and slowest_ms - alone_ms <= TARGET_MS
     )
@@ -129,7 +118,5 @@ def _requests(kind: str, after_ms: int) -> Iterator[bytes]:
         if kind == "events":
             body = b'{"number": %d}' % number
             yield request_bytes("", _PATH, (*signed("github", body, event=f"e{number}").items(), after), body)
-        elif kind == "accepted":
-            yield request_bytes(f"burst-{number}", _PATH, (("Prefer", "respond-async"), after))
         else:
             yield request_bytes(f"burst-{number}", _PATH, (after,))

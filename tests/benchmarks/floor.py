@@ -9,15 +9,12 @@ import asyncio
 import os
 import re
 import sys
-import threading
 import time
 from collections import OrderedDict
 from functools import lru_cache
 from hashlib import sha256
-from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, cast
 
-import orjson
 import uvloop
 from aiohttp import web
 from aiohttp.http_parser import RawRequestMessage
@@ -29,7 +26,6 @@ from tests.benchmarks.subject import PROTECTED
 
 _MARGIN_SECONDS: Final = 5.0
 _COPIES_MAX: Final = 50_000
-_LOG_SECONDS: Final = 0.02
 _TARGET: Final = re.compile(rb"/[!-~\x80-\xff]*")
 _KEY: Final = re.compile(rb'"?([\x21\x23-\x7e]{1,255})"?')
 _ONCE: Final = frozenset((b"host", b"content-length", b"content-type", b"idempotency-key", b"x-tenant"))
@@ -58,32 +54,6 @@ class _Copy(NamedTuple):
     fingerprint: bytes
     head: bytes
     body: bytes
-
-
-class _Log:
-    """Lines on standard error, written by a thread of their own, all of some milliseconds at once."""
-
-    def __init__(self) -> None:
-        self._lines: list[bytes] = []
-        self._batches: SimpleQueue[list[bytes]] = SimpleQueue()
-        threading.Thread(target=self._write, daemon=True).start()
-
-    def add(self, verdict: bytes, began: float, operation_id: bytes, request_id: bytes) -> None:
-        if not self._lines:
-            asyncio.get_running_loop().call_later(_LOG_SECONDS, self._hand_over)
-        took_ms, shown_id = (time.monotonic() - began) * 1e3, orjson.dumps(request_id.decode("latin-1"))
-        self._lines.append(
-            b'{"time":%.3f,"level":"info","verdict":"%b","duration_ms":%.3f,"operation_id":"%b","request_id":%b}\n'
-            % (time.time(), verdict, took_ms, operation_id.hex().encode(), shown_id)
-        )
-
-    def _hand_over(self) -> None:
-        lines, self._lines = self._lines, []
-        self._batches.put(lines)
-
-    def _write(self) -> None:
-        while True:
-            os.write(2, b"".join(self._batches.get()))
 
 
 class _Upstream(asyncio.Protocol):
@@ -148,11 +118,9 @@ class Floor:
         self._idle: list[_Upstream] = []
         self._copies: OrderedDict[bytes, _Copy] = OrderedDict()
         self._in_flight: dict[bytes, asyncio.Future[None]] = {}
-        self._log = _Log()
 
     async def respond(self, client: asyncio.Transport, message: RawRequestMessage, payload: StreamReader) -> bytes:
         """The reply to one request; a refusal ends the connection."""
-        began = time.monotonic()
         fields: dict[bytes, bytes] = {}
         for name, value in message.raw_headers:
             lower = _lower(name)
@@ -189,7 +157,6 @@ class Floor:
             return _refused(b"503 Service Unavailable")
         if copy.fingerprint != fingerprint:
             return _refused(b"422 Unprocessable Content")
-        self._log.add(verdict, began, operation_id, fields.get(b"x-request-id", b""))
         return _reply(copy.head, copy.body, b"Idempotency-Status: %b\r\n" % verdict)
 
     async def _copy_of(self, operation_id: bytes) -> _Copy | None:

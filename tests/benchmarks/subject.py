@@ -127,15 +127,14 @@ class GatewayProgram(Program):
         super().__init__(name, [sys.executable, "-m", *program, "run", "--config", str(file)], port, directory, cores)
 
     def told(self) -> dict[str, float]:
-        """Its metrics by name, each the sum over all labels but `verb`, which follows the name."""
+        """Its metrics by name, each the sum over all labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._status_port}/metrics", timeout=10.0) as answer:
             text = answer.read().decode()
         totals: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if not sample.name.endswith("_bucket"):
-                    name = f"{sample.name} {sample.labels['verb']}" if "verb" in sample.labels else sample.name
-                    totals[name] = totals.get(name, 0.0) + sample.value
+                    totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
         return totals
 
 

@@ -18,7 +18,6 @@ def main() -> int:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--list", action="store_true", help="name the defects and the tests that have to notice them")
     asked.add_argument("--run", nargs="+", metavar="NAME", help="run these tests with the defect; all: every defect")
-    parser.add_argument("--verbose", action="store_true", help="with what the tests wrote")
     arguments = parser.parse_args()
     if arguments.list:
         for defect in DEFECTS.values():
@@ -27,10 +26,10 @@ def main() -> int:
     names = list(DEFECTS) if arguments.run == ["all"] else arguments.run
     if unknown := [name for name in names if name not in DEFECTS]:
         parser.error(f"there is no defect {', '.join(unknown)}; --list names them all")
-    return _run([DEFECTS[name] for name in names], is_verbose=arguments.verbose)
+    return _run([DEFECTS[name] for name in names])
 
 
-def _run(defects: list[Defect], *, is_verbose: bool) -> int:
+def _run(defects: list[Defect]) -> int:
     missed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="defects-") as directory, Bench(Path(directory) / "bench") as bench:
         for defect in defects:
@@ -39,14 +38,14 @@ def _run(defects: list[Defect], *, is_verbose: bool) -> int:
             verdict = bench.verdict(defect.name)
             if not verdict.noticed:
                 missed.append(defect.name)
-            _tell(defect, verdict, is_verbose=is_verbose)
+            _tell(defect, verdict)
     print(
         f"{len(defects) - len(missed)} of {len(defects)} caught" + (f"; missed: {', '.join(missed)}" if missed else "")
     )
     return 1 if missed else 0
 
 
-def _tell(defect: Defect, verdict: Verdict, *, is_verbose: bool) -> None:
+def _tell(defect: Defect, verdict: Verdict) -> None:
     print(f"{'caught' if verdict.noticed else 'MISSED'} {defect.name}: {defect.breaks}")
     for how, tests, shown in (
         ("noticed by", verdict.noticed, slice(300)),
@@ -54,8 +53,6 @@ def _tell(defect: Defect, verdict: Verdict, *, is_verbose: bool) -> None:
     ):
         for test, why in tests.items():
             print(f"    {how} {test}\n        {why[shown]}")
-    if is_verbose:
-        print(verdict.output)
     sys.stdout.flush()
 
 

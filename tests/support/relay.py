@@ -24,7 +24,6 @@ class Fault(Enum):
     SWALLOW = "go on reading and forward nothing: a silent loss"
     RESET = "RST to both ends"
     CLOSE = "FIN to both ends"
-    HALF_CLOSE = "FIN onwards; the other direction goes on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +149,10 @@ class Relay(Listening):
         self.cut()
         await super().__aexit__()
 
-    def cut(self, fault: Fault = Fault.RESET) -> None:
-        """Do this to every open connection now; `RESET` or `CLOSE`."""
+    def cut(self) -> None:
+        """Reset every open connection now."""
         for connection in list(self._live):
-            _end(connection, fault)
+            _end(connection, Fault.RESET)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: int) -> None:
         connection = _Connection(writer)
@@ -180,7 +179,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cou
         while chunk := await reader.read(_CHUNK_BYTES):
             await course.passes()
             if (fault := course.spring()) is not None:
-                await _fire(fault, reader, writer, ends)
+                await _fire(fault, reader, ends)
                 return
             rule = course.rule
             allowed = _allowed(rule, count, seen, chunk) if rule is not None else None
@@ -191,7 +190,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cou
             count += len(chunk)
             if rule is not None and allowed is not None:
                 course.fired.set()
-                await _fire(rule.fault, reader, writer, ends)
+                await _fire(rule.fault, reader, ends)
                 return
             # The tail in which a pattern may have begun.
             seen = (seen + chunk)[-_CHUNK_BYTES:]
@@ -210,10 +209,8 @@ def _allowed(rule: Rule, count: int, seen: bytes, chunk: bytes) -> int | None:
     return None if found < 0 else max(0, start + found + len(rule.after) - len(seen))
 
 
-async def _fire(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: _Connection) -> None:
-    if fault is Fault.HALF_CLOSE:
-        writer.write_eof()
-    if fault in (Fault.SWALLOW, Fault.HALF_CLOSE):
+async def _fire(fault: Fault, reader: asyncio.StreamReader, ends: _Connection) -> None:
+    if fault is Fault.SWALLOW:
         while await reader.read(_CHUNK_BYTES):
             pass
     else:

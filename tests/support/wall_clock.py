@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,11 @@ class WallClock:
         """`directory` is empty and can be reached by every user that such a process runs as; the caller removes it."""
         self._offset = directory / "offset"
         library = directory / _LIBRARY
-        shutil.copyfile(_find_library(), library)
+        wheel = importlib.util.find_spec("libfaketime")
+        assert wheel is not None, "no libfaketime: install requirements-test.lock, which carries it"
+        assert wheel.origin is not None
+        (found,) = Path(wheel.origin).parent.rglob(_LIBRARY)
+        shutil.copyfile(found, library)
         library.chmod(0o755)
         self.environment = {
             "LD_PRELOAD": str(library),
@@ -60,18 +63,3 @@ def wall_clock(directory: Path) -> Iterator[WallClock]:
         for shared in _SHARED.glob("*faketime_s?m_*"):
             if not Path("/proc", shared.name.rpartition("_")[2]).exists():
                 shared.unlink(missing_ok=True)
-
-
-def _find_library() -> Path:
-    """The wheel's, which is built for x86_64; elsewhere the one that the system brings."""
-    wheel = importlib.util.find_spec("libfaketime")
-    places = [Path("/usr/lib").glob(f"*/faketime/{_LIBRARY}"), Path("/usr/local/lib/faketime").glob(_LIBRARY)]
-    if wheel is not None and wheel.origin is not None and os.uname().machine == "x86_64":
-        places.insert(0, Path(wheel.origin).parent.rglob(_LIBRARY))
-    for place in places:
-        for found in place:
-            return found
-    raise AssertionError(
-        f"no {_LIBRARY}: install requirements-test.lock, which carries one for x86_64, or libfaketime "
-        "(Debian: apt install libfaketime)"
-    )

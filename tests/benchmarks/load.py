@@ -117,7 +117,12 @@ class _Caller(Messages):
 
 
 class _Run:
-    def __init__(self, shape: Shape, keys: Iterator[bytes]) -> None:
+    """With a `rate`, requests are due at that, whether or not the earlier ones were answered."""
+
+    def __init__(self, shape: Shape, keys: Iterator[bytes], rate: float | None = None) -> None:
+        self._rate = rate
+        self._said = 0
+        self._due: deque[float] = deque()
         self.before, self.after = shape.parts()
         self.wanted = b"" if shape.verdict is None else b"\r\nIdempotency-Status: " + shape.verdict
         self.status_line = b"HTTP/1.1 %d" % shape.status
@@ -135,14 +140,19 @@ class _Run:
             (await loop.create_connection(lambda: _Caller(self), "127.0.0.1", port))[1] for _ in range(connections)
         ]
         self.busy.update(callers)
-        self.begin(callers)
-
-    def begin(self, callers: list[_Caller]) -> None:
+        self._idle = callers
+        self._started = time.perf_counter()
+        if self._rate is not None:
+            self._tick(self._rate)
+            return
         for caller in callers:
             caller.say()
 
     def freed(self, caller: _Caller) -> None:
-        caller.say()
+        if self._rate is None or self._due or self.is_over:
+            caller.say(self._due.popleft() if self._due else None)
+        else:
+            self._idle.append(caller)
 
     def left(self, caller: _Caller) -> None:
         self.busy.discard(caller)
@@ -155,34 +165,13 @@ class _Run:
             self.is_over = True
             self.ended.set_exception(AssertionError(text))
 
-
-class _PacedRun(_Run):
-    """Requests are due at a fixed rate, whether or not the earlier ones were answered."""
-
-    def __init__(self, shape: Shape, keys: Iterator[bytes], rate: float) -> None:
-        super().__init__(shape, keys)
-        self._rate = rate
-        self._said = 0
-        self._due: deque[float] = deque()
-
-    def begin(self, callers: list[_Caller]) -> None:
-        self._idle = callers
-        self._started = time.perf_counter()
-        self._tick()
-
-    def freed(self, caller: _Caller) -> None:
-        if self._due or self.is_over:
-            caller.say(self._due.popleft() if self._due else None)
-        else:
-            self._idle.append(caller)
-
-    def _tick(self) -> None:
+    def _tick(self, rate: float) -> None:
         idle, now = self._idle, time.perf_counter()
         if self.is_over:
             while idle:
                 self.left(idle.pop())
             return
-        owed = int((now - self._started) * self._rate) - self._said
+        owed = int((now - self._started) * rate) - self._said
         self._said += owed
         for _ in range(owed):
             if idle:
@@ -190,9 +179,9 @@ class _PacedRun(_Run):
             else:
                 self._due.append(now)
         if len(self._due) > _DUE_MAX:
-            self.fail(f"{self._rate:.0f} requests a second are more than can be answered")
+            self.fail(f"{rate:.0f} requests a second are more than can be answered")
             return
-        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick, rate)
 
 
 def say_once(port: int, shape: Shape, keys: list[bytes], connections: int = CONNECTIONS) -> None:
@@ -233,7 +222,7 @@ def measure(
 
     async def run() -> Measured:
         under = new_keys() if keys is None else keys
-        said = _Run(shape, under) if rate is None else _PacedRun(shape, under, rate)
+        said = _Run(shape, under, rate)
         await said.open(port, connections)
         try:
             await asyncio.wait((said.ended,), timeout=warm_seconds)

@@ -14,14 +14,15 @@ BROKEN = "broken"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tell-to", required=True, help="the file that gets a line for each test and each error")
+    parser.addoption("--tell-to", required=True, help="the file that gets a line for each test")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """`noticed` is an assertion of the test itself; whatever else goes wrong is `broken`."""
+    """`noticed` is an assertion of the test itself; whatever else goes wrong is `broken`. Of what cannot be collected
+    nothing is told."""
     report = yield
     if report.failed:
         error = None if call.excinfo is None else call.excinfo.value
@@ -29,17 +30,6 @@ def pytest_runtest_makereport(
         _tell(item.config, item.nodeid, how, f"{report.when}: {type(error).__name__}: {error}")
     elif report.when == "call":
         _tell(item.config, item.nodeid, PASSED, "")
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """What cannot be collected judges nothing."""
-    report = yield
-    if report.failed:
-        _tell(collector.config, collector.nodeid, BROKEN, f"collection: {report.longrepr}")
     return report
 
 

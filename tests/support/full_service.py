@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 _SYN_SENT: Final = "02"
 SECONDS_MAX: Final = 20.0
 
 
-class FullService:
+class FullService(ExitStack):
     """A context. Listens on `port` of loopback from the start."""
 
     def __init__(self) -> None:
-        self._listener = socket.socket()
+        super().__init__()
+        self._listener = self.enter_context(socket.socket())
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(0)
         self._listener.settimeout(SECONDS_MAX)
         self.port: int = self._listener.getsockname()[1]
         # Fills what is not accepted.
-        self._first = socket.create_connection(("127.0.0.1", self.port))
+        self.enter_context(socket.create_connection(("127.0.0.1", self.port)))
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._first.close()
-        self._listener.close()
 
     def connecting(self) -> set[str]:
         """The ends of the connections to it that are being made, by the table of the system."""

@@ -69,12 +69,5 @@ class NatsServer(Broker):
             await client.close()
 
     def _configure(self, options: dict[str, Any]) -> None:
-        self._file.write_text(
-            json.dumps(
-                {
-                    "listen": f"127.0.0.1:{self.port}",
-                    "jetstream": {"store_dir": str(self.directory / "data")},
-                    **options,
-                }
-            )
-        )
+        own = {"listen": f"127.0.0.1:{self.port}", "jetstream": {"store_dir": str(self.directory / "data")}}
+        self._file.write_text(json.dumps(own | options))

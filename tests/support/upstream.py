@@ -100,8 +100,6 @@ class RecordingUpstream(Listening):
         self.requests: list[Received] = []
         self.effects: list[Received] = []
         self.answers: list[Answered] = []
-        # Whether `Expect: 100-continue` is answered with 100 before the body is read.
-        self.continues = True
         # After how long without a request a connection is closed; None: never.
         self.idle_seconds: float | None = None
         self._tls = tls
@@ -148,7 +146,7 @@ class RecordingUpstream(Listening):
         method, target, version = line.split(b" ")
         headers = [field_of(field) for field in fields]
         lower = {name.lower(): value.lower() for name, value in headers}
-        if self.continues and lower.get(b"expect") == b"100-continue":
+        if lower.get(b"expect") == b"100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = b""
         trailers: Headers = []

@@ -156,7 +156,7 @@ class Process:
         while left := self.unfinished:
             self._tasks = []
             for task in left:
-                task._log_destroy_pending = False
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
                     self.context.run(task.get_coro().close)
 
@@ -194,7 +194,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.world = self.add_process("world")
         self.rounds = 0
         self.complaints: list[str] = []
-        self.set_task_factory(self._make_task)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
         self.set_exception_handler(self._complain)
 
     def add_process(self, name: str) -> Process:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -24,7 +25,6 @@ from tests.support import http
 
 _ROOT: Final = Path(__file__).parents[2]
 _SECONDS_MAX: Final = 90.0
-_STATUS: Final = b"\nidempotency-status:"
 JSON: Final = ("Content-Type", "application/json")
 
 
@@ -87,23 +87,20 @@ def _callers(port: int, requests: list[bytes], *, rate: float | None = None, kee
 async def _call(port: int, requests: list[str], rate: float | None, *, keeps: bool) -> dict[str, Any]:
     answers: Counter[str] = Counter()
     latencies = [0.0]
-    kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    kept: list[http.Connection] = []
 
     async def one(request: bytes) -> None:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(_SECONDS_MAX):
-                reader, writer = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
-                writer.write(request)
-                arrived = await reader.readuntil(b"\r\n\r\n")
+            async with AsyncExitStack() as stack:
+                connection = kept.pop() if kept else await stack.enter_async_context(http.Connection(port))
+                await connection.send(request)
+                response = await connection.read_response("POST", _SECONDS_MAX)
                 if keeps:
-                    lengths = [line for line in arrived.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-                    await reader.readexactly(int(lengths[0].partition(b":")[2]))
-                    kept.append((reader, writer))
-                else:
-                    writer.close()
-            answers[_word(arrived)] += 1
-        except (OSError, asyncio.IncompleteReadError) as error:
+                    kept.append(connection)
+                    stack.pop_all()
+            answers[f"{response.status} {response.header('Idempotency-Status') or ''}".rstrip()] += 1
+        except OSError as error:
             answers[f"lost: {type(error).__name__}"] += 1
         latencies.append(time.monotonic() - began)
 
@@ -113,16 +110,9 @@ async def _call(port: int, requests: list[str], rate: float | None, *, keeps: bo
             if rate is not None:
                 await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
             group.create_task(one(request.encode()))
-    for _, writer in kept:
-        writer.close()
+    for connection in kept:
+        await connection.close()
     return {"answers": answers, "slowest_seconds": max(latencies)}
-
-
-def _word(arrived: bytes) -> str:
-    status, verdict = arrived[9:12], b""
-    if (at := arrived.lower().find(_STATUS)) >= 0:
-        verdict = arrived[at + len(_STATUS) :].split(b"\r\n")[0].split(b";")[0]
-    return (status + verdict).decode()
 
 
 def main() -> None:

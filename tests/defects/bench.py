@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import compileall
-import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -15,12 +13,11 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Self
 
-from tests.defects import warm
 from tests.defects.defect import PRODUCT, Defect, NotThere, put_in
 from tests.defects.telling import BROKEN, NOTICED
+from tests.support.processes import end, spawn
 
 # Each may have a server of its own, and the machine two cores.
 AT_ONCE = 2
@@ -47,11 +44,7 @@ class Bench:
         self._verdicts: dict[str, Future[Verdict]] = {}
         # A Redis that is everybody's is emptied by every test that uses it.
         self._threads = ThreadPoolExecutor(1 if "GATEWAY_TEST_REDIS" in os.environ else AT_ONCE)
-        self._lock = Lock()
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self._warm = subprocess.Popen(
-            [sys.executable, warm.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        self._running: set[subprocess.Popen[bytes]] = set()
 
     def __enter__(self) -> Self:
         self._original.mkdir(parents=True)
@@ -67,8 +60,8 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        # What still runs ends with its parent.
-        self._warm.communicate()
+        for process in list(self._running):
+            process.kill()
         self._threads.shutdown()
         shutil.rmtree(self._directory)
 
@@ -98,24 +91,18 @@ class Bench:
 
     def _is_late(self, root: Path, arguments: list[str]) -> bool:
         """Run pytest. One that takes too long is killed, and what it started dies with it."""
-        assert self._warm.stdin is not None
-        assert self._warm.stdout is not None
-        with self._lock:
-            self._warm.stdin.write(json.dumps({"root": str(root), "arguments": arguments}) + "\n")
-            self._warm.stdin.flush()
-            pid = int(self._warm.stdout.readline())
+        command = [sys.executable, "-m", "pytest", *arguments]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        process = spawn(command, output=root / "output", directory=root, environment=environment)
+        self._running.add(process)
         try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return False
-        try:
-            is_late = not select.select([pidfd], [], [], RUN_SECONDS)[0]
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [])
-            return is_late
+            process.wait(RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            return True
         finally:
-            os.close(pidfd)
+            end(process, signal.SIGKILL)
+            self._running.discard(process)
+        return False
 
 
 def _verdict(root: Path, *, is_late: bool) -> Verdict:

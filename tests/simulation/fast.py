@@ -110,13 +110,9 @@ class FastServer:
                 return False
             self.note = _Note(seen, self.loop.time())
             return True
-        links = {note.link: note for note in held.seen.acknowledged}
-        for note in seen.acknowledged:
-            if note.link not in links or note.number > links[note.link].number:
-                links[note.link] = note
+        # Nothing of a run notes what was acknowledged over which link.
         former = seen.former if held.seen.identity == compared else held.seen.former
-        token = max(held.seen.token, seen.token)
-        kept = replace(held.seen, token=token, former=former, acknowledged=tuple(links.values()))
+        kept = replace(held.seen, token=max(held.seen.token, seen.token), former=former)
         self.note = _Note(kept, held.since)
         return True
 

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import get_default_algorithms
 
+from tests.support.eventually import eventually
 from tests.support.receiver import Answering
 
 AUDIENCE = "payments"
@@ -92,8 +93,8 @@ class Issuer(Answering):
     def keys_url(self) -> str:
         return self.url + KEYS_PATH
 
-    async def wait_requests(self, number: int, seconds: float = 30.0) -> None:
-        await self._wait_noted(self.requests, number, seconds)
+    async def wait_requests(self, number: int) -> None:
+        await eventually(lambda: len(self.requests) >= number, 30.0, f"{number} requests at the issuer")
 
     def section(self, **changes: Any) -> dict[str, Any]:
         named = {"issuer": self.url, "audience": AUDIENCE, "keys": self.keys_url, "claims": ["sub"]}
@@ -109,7 +110,7 @@ class Issuer(Answering):
         return (key or self.keys[0]).sign(self.claims(now, sub, **changes))
 
     async def answer_to(self, request: web.Request) -> web.StreamResponse | None:
-        await self._note(self.requests, request.path)
+        self.requests.append(request.path)
         await self.hold.wait()
         if self.answer is not None:
             return self.answer()

@@ -6,12 +6,13 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import orjson
 from aiohttp import web
 
-T = TypeVar("T")
+from tests.support.eventually import eventually
+
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
@@ -38,7 +39,6 @@ class Answering:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
         self._tls = tls
-        self._news = asyncio.Condition()
         self._leaving = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
@@ -74,15 +74,6 @@ class Answering:
             return web.Response(status=503)
         return response
 
-    async def _note(self, requests: list[T], request: T) -> None:
-        async with self._news:
-            requests.append(request)
-            self._news.notify_all()
-
-    async def _wait_noted(self, requests: list[T], number: int, seconds: float) -> None:
-        async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: len(requests) >= number)
-
 
 class Receiver(Answering):
     """`async with Receiver() as receiver`. `answers` are given one after the other, then 204."""
@@ -97,12 +88,12 @@ class Receiver(Answering):
         return f"http://127.0.0.1:{self.port}/hooks"
 
     async def wait_received(self, number: int, seconds: float = 30.0) -> list[Received]:
-        await self._wait_noted(self.received, number, seconds)
+        await eventually(lambda: len(self.received) >= number, seconds, f"{number} are received")
         return self.received
 
     async def answer_to(self, request: web.Request) -> web.StreamResponse | None:
         body, headers = await request.read(), {name.lower(): value for name, value in request.headers.items()}
-        await self._note(self.received, Received(headers, body))
+        self.received.append(Received(headers, body))
         return self.answers.pop(0)(request) if self.answers else web.Response(status=204)
 
 

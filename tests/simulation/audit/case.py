@@ -267,15 +267,6 @@ class Case:
         ]
         return max(earlier, default=0.0)
 
-    def is_stretched(self, operation_id: str, moment: float) -> bool:
-        """Whether the store's clock was set back since the lease of a claim was written, so that it lasts longer.
-
-        A sweep shortens it then, to what is still longer than a run.
-        """
-        changes = self.changes.get(operation_id, ())
-        written = [change.at for change in changes if change.at <= moment and not is_shortening(change)]
-        return bool(written) and self.history.offset_us(written[-1]) > self.history.offset_us(moment)
-
     # -- which hosts could tell that the store had lost its memory, and which had to believe what they met -------------
 
     def known(self, by_operation: Mapping[str, T]) -> Iterator[tuple[str, T]]:

@@ -164,12 +164,8 @@ def invariant_27_unprotected_is_sent_once(case: Case) -> Iterator[str]:
 def invariant_30_everything_converges(case: Case) -> Iterator[str]:
     """In the end nothing is claimed, and every call is over."""
     for operation_id, view in case.history.final.items():
-        is_early = view.next_attempt_us > case.history.store_us(case.history.ended)
-        # What the store forgot may have been its delivery: it waits for an operator. Or the store's clock was set back,
-        # and reaches the time of its next attempt later.
-        waits = view.state == "accepted" and (case.first_losses or (is_early and case.history.jumps))
-        lasts = view.state == "claimed" and case.is_stretched(operation_id, case.history.ended)
-        if waits or lasts or (view.state == "accepted" and _is_stopped(case, view)):
+        # What the store forgot may have been its delivery: it waits for an operator.
+        if view.state == "accepted" and (case.first_losses or _is_stopped(case, view)):
             continue
         if view.state not in ("completed", "released", "tombstone", "in_doubt", "dead_letter"):
             yield f"{operation_id}: {view.state} in the end"
@@ -206,23 +202,8 @@ def invariant_31_no_key_is_wedged(case: Case) -> Iterator[str]:
         verdict = None if call.answer is None else call.answer.verdict
         if verdict == "store-amnesia" and any(fault.kind == "store_failover" for fault in case.history.faults):
             continue
-        if verdict == "in-flight" and (_is_held_by_the_clock(case, call) or _is_kept_back(case, call)):
-            continue
         if verdict is None or verdict in AWAY or verdict in ("in-flight", "unprotected"):
             yield f"call {call.number}: {verdict} after all was well again"
-
-
-def _is_held_by_the_clock(case: Case, call: Call) -> bool:
-    """Whether the store's clock was set back, so that the lease of a dead owner lasts on."""
-    moment = call.left_gateway or 0.0
-    return any(case.is_stretched(operation_id, moment) for operation_id in case.operations.get(call.subject, ()))
-
-
-def _is_kept_back(case: Case, call: Call) -> bool:
-    """Whether its request is kept, and was not delivered because of a loss, or because a clock prolonged its doubt."""
-    if not case.first_losses and not case.history.jumps:
-        return False
-    return any(map(case.was_kept, case.operations.get(call.subject, ())))
 
 
 def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[str]:
@@ -236,18 +217,12 @@ def invariant_32_waiters_are_bounded_and_never_forward(case: Case) -> Iterator[s
             yield f"call {call.number}: sent {len(requests)} times"
         answer = call.answer
         is_waiter = answer is not None and (answer.verdict, answer.status) == ("in-flight", 409)
-        if requests and is_waiter and not _is_superseded(case, requests[0], call):
+        if requests and is_waiter:
             yield f"call {call.number}: waited, and sent"
         if call.reached_gateway is None or call.left_gateway is None or not (is_calm or call.is_final_check):
             continue
         if call.left_gateway - call.reached_gateway > terms.answered_within(call.route) + 1.0:
             yield f"call {call.number}: answered after {call.left_gateway - call.reached_gateway:.1f} s"
-
-
-def _is_superseded(case: Case, sent: Sent, call: Call) -> bool:
-    """Whether somebody else held the operation when the sender was answered: then it is told of him."""
-    record = case.record_at(sent.operation_id, call.left_gateway or 0.0)
-    return record is not None and record.token > sent.token
 
 
 # What a gateway may say of a protected request while nothing is wrong. `key-reused` and what is like it is the caller's
@@ -300,9 +275,7 @@ def invariant_34_a_drain_leaves_nothing_open(case: Case) -> Iterator[str]:
             if record is None or record.state != "claimed" or record.holder != life.holder:
                 continue
             # What a standby brought back may have been ended by its holder before.
-            if [change for change in case.changes[operation_id] if change.at <= life.ended][-1].event == "lost":
-                continue
-            if not case.is_stretched(operation_id, life.ended) and not _is_ghost(case, operation_id, record.token):
+            if [change for change in case.changes[operation_id] if change.at <= life.ended][-1].event != "lost":
                 yield f"{operation_id}: left claimed by {life.holder}"
 
 
@@ -349,22 +322,6 @@ def _not_its_own(case: Case, sent: Sent, claim: Change, *, is_resent: bool) -> I
     ended = [change.event for change in since if change.event in _ENDING or change.event == "claim"]
     if ended and not (is_resent and any(change.event == "takeover" for change in since)):
         yield f"{sent.operation_id}: token {sent.token} was sent after {ended[0]}, and the clock was set meanwhile"
-
-
-def _is_ghost(case: Case, operation_id: str, token: int) -> bool:
-    """Whether it was claimed by a statement that was on its way for longer than its sender believed possible.
-
-    Said again, that one was answered, and the key was forgotten before the first arrived. Nobody knows of such a claim,
-    and nothing is ever sent under it.
-    """
-    changes = case.changes[operation_id]
-    granted = {each.number for each in changes if each.event in GRANTS and each.after and each.after.token == token}
-    timeout = case.history.terms.store_timeout_seconds
-    return any(
-        call.executed is not None and call.executed - call.begun > timeout and call.acknowledged is None
-        for call in case.history.store_calls
-        if call.change in granted
-    )
 
 
 def invariant_36_nothing_is_left(case: Case) -> Iterator[str]:

@@ -109,9 +109,13 @@ class Database:
             return
         standby, memory = known[-1], self.memory
         records: dict[UUID, Record] = standby["records"]
-        for operation_id in (*memory.records, *(records.keys() - memory.records.keys())):
+        # An operation whose whole life was since then, erasure included, may have left events.
+        events = [
+            UUID(event.published.operation_id) for key, event in memory.events.items() if key not in standby["events"]
+        ]
+        for operation_id in dict.fromkeys((*memory.records, *(records.keys() - memory.records.keys()), *events)):
             now_gone, before = memory.records.get(operation_id), records.get(operation_id)
-            if _differ(before, now_gone):
+            if _differ(before, now_gone) or operation_id in events:
                 self._note(operation_id, "lost", now_gone, before, "standby")
         for name, value in standby.items():
             setattr(memory, name, value)

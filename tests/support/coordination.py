@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from gateway.config.route import Retention
 from gateway.core.identity.caller import hop_from
 from gateway.core.identity.fingerprint import Fingerprinter, FingerprintSpec
 from gateway.core.message import IndexedHeaders, RequestHead
-from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, Snapshot, State
+from gateway.core.operation import Fingerprint, Identity, Record, RequestInfo, State
 from gateway.core.outcome import KeepPolicy
 from gateway.core.recovery import Hold, Resend
 from gateway.core.verdict import Verdict
@@ -28,7 +28,7 @@ from gateway.protect.claiming import Claiming
 from gateway.protect.reply import Reply, RequestBody
 from gateway.protect.request import Request, Untouched
 from gateway.protect.route import Route
-from gateway.store.base import FastTier, Store, Watch, boot_seconds
+from gateway.store.base import Store, boot_seconds
 from gateway.store.files import AttemptFiles
 from gateway.store.journal.journal import SqliteJournal
 from gateway.store.memory.epoch import SeenFile
@@ -232,27 +232,6 @@ async def no_journals(_: UUID) -> bool:
     return False
 
 
-class Looked:
-    """A fast tier, as `FastTier` of `store.base`, that can only be asked: it is up, and nothing is kept there."""
-
-    up = has_forgotten = True
-
-    def __init__(self, get: Callable[[UUID], asyncio.Future[Snapshot | None]]) -> None:
-        self.get = get
-
-    def on_change(self, *_: object) -> None:
-        """Nobody hears of it."""
-
-    async def start(self, *_: object) -> None:
-        """Nothing is done."""
-
-    on_purge = bind = announce_work = on_change
-    close = put = first_of = forget = announce = start
-
-    def watch(self, operation_id: UUID) -> AbstractAsyncContextManager[Watch]:
-        raise AssertionError("nobody waits here")
-
-
 @asynccontextmanager
 async def coordination(
     directory: Path,
@@ -261,12 +240,10 @@ async def coordination(
     behind: RecordingUpstream | None = None,
     in_flight_max: int = 1000,
     store_on: Callable[[Memory], ManagedStore] = MemoryStore,
-    look: Callable[[UUID], asyncio.Future[Snapshot | None]] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Office]:
     """An office in front of `behind` or an upstream of its own; see `house.config_text` for `changes`. Its route is the
-    only one, or the first of `routes`.
-    `look` is what a fast tier is asked with, None for no such tier; `store_on` makes the durable store.
+    only one, or the first of `routes`. `store_on` makes the durable store.
 
     At the end it is drained, and nothing is left.
     """
@@ -290,7 +267,7 @@ async def coordination(
         environment = Environment(
             holder="here",
             durable=store,
-            fast=None if look is None else cast(FastTier, Looked(look)),
+            fast=None,
             seen_file=SeenFile(config.state_dir / "store-seen.json"),
             shared_note=None,
             attempt_files=attempt_files,

@@ -35,11 +35,6 @@ class Redis:
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 
-    def time_seconds(self) -> int:
-        with self.client() as client:
-            seconds, _ = client.time()
-            return int(seconds)
-
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(
             self.url, socket_timeout=CLIENT_SECONDS, socket_connect_timeout=CLIENT_SECONDS, retry=Retry(NoBackoff(), 0)

@@ -271,7 +271,7 @@ async def test_nobody_says_who_the_callers_are(tmp_path: Path) -> None:
             assert status_of(response) == (503, "identity-unavailable")
 
         await scene.until_it_fires(refused)
-        assert authority.url in scene.process.output()
+        await scene.wait_logged(authority.url)
         async with authority:
             await scene.until_it_ends(scene.gets(200, headers=alice))
 
@@ -313,6 +313,7 @@ async def test_keyed_requests_without_a_route(tmp_path: Path) -> None:
     """The log names the path; a route for it is reloaded."""
     async with as_process("IdempotencyKeyedRequestsWithoutRoute", tmp_path) as scene:
         await scene.until_it_fires(scene.gets((200, None), target="/refunds"))
+        await scene.wait_logged("matches no route")
         lines = [line for line in scene.process.output().splitlines() if "matches no route" in line]
         assert len(lines) == 1
         assert "/refunds" in lines[0]
@@ -338,7 +339,7 @@ async def test_rising_mismatches(tmp_path: Path) -> None:
         await scene.send("k1", body())
         await scene.until_it_fires(scene.gets((422, "key-reused"), "k1", body()))
         await scene.run("idempotency-gateway inspect --list --state completed --route ROUTE", ROUTE="charge")
-        assert '"differs"' in scene.process.output()
+        await scene.wait_logged('"differs"')
         ignore = {"ignore": ["/sent_at"]}
         await scene.reload(lambda document: document["routes"][0].update(fingerprint=ignore))
         await scene.send("k2", body())
@@ -385,6 +386,7 @@ async def test_an_unreachable_service(tmp_path: Path) -> None:
             assert (await scene.send()).header("Idempotency-Status") == "upstream-unreachable"
 
         await scene.until_it_fires(refused)
+        await scene.wait_logged(f"127.0.0.1:{port} is down")
         lines = [line for line in scene.process.output().splitlines() if f"127.0.0.1:{port} is down" in line]
         assert len(lines) == 1
         assert '"reason"' in lines[0]

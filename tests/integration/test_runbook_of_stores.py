@@ -81,7 +81,7 @@ async def test_a_durable_store_without_room(tmp_path: Path, server_workspace: Pa
 
             await scene.until_it_fires(refused)
             await scene.run("idempotency-gateway check --store")
-            assert "its memory is full" in scene.process.output()
+            await scene.wait_logged("its memory is full")
             with server.client() as client:
                 client.config_set("maxmemory", 0)
             await scene.until_it_ends()
@@ -120,7 +120,7 @@ async def test_the_fast_tier_is_down(tmp_path: Path, own_redis: RedisServer, pos
         own_redis.kill()
         await scene.until_it_fires(scene.gets(200))
         assert "the fast tier cannot be used: " in await scene.run("idempotency-gateway check --store")
-        assert "the fast store is down" in scene.process.output()
+        await scene.wait_logged("the fast store is down")
         await asyncio.to_thread(own_redis.start)
         await scene.until_it_ends()
         assert "the fast tier" not in await scene.run("idempotency-gateway check --store")
@@ -183,7 +183,7 @@ async def test_refused_writes(tmp_path: Path) -> None:
             hold.set()
             await first
             await scene.until_it_fires()
-            assert operation_id in scene.process.output()
+            await scene.wait_logged(operation_id)
             shown = await scene.run("idempotency-gateway inspect OPERATION_ID", OPERATION_ID=operation_id)
             assert "seen in the ledger" in shown
             await scene.until_it_ends()
@@ -333,7 +333,7 @@ async def test_workers_that_die(tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
             await eventually(lambda before=before: are_replaced(scene, before), 60.0)  # type: ignore[misc]
         await scene.until_it_fires()
-        assert "signal 9" in scene.process.output()
+        await scene.wait_logged("signal 9")
         await eventually(lambda: is_listed(scene, operation_id.decode()), 30.0)
         assert operation_id.decode() in await scene.run("idempotency-gateway inspect --list")
         await scene.do(
@@ -429,7 +429,7 @@ async def test_a_refused_reload(tmp_path: Path) -> None:
         await scene.do("reload", code=2)
         await scene.until_it_fires()
         assert "nonsense" in await scene.run("idempotency-gateway check", code=2)
-        assert "nonsense" in scene.process.output()
+        await scene.wait_logged("nonsense")
         await scene.reload(lambda document: document.pop("nonsense"))
         await scene.until_it_ends()
 

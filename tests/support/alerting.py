@@ -139,6 +139,10 @@ class Scene:
         assert said.code == code, said
         return said.out + said.err
 
+    async def wait_logged(self, text: str) -> None:
+        """Its lines are written a moment after what they are about."""
+        await eventually(lambda: text in self.process.output(), 10.0, f"{text} is logged")
+
     def rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
         document = yaml.safe_load(self.process.config_file.read_text())
         change(document)

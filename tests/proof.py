@@ -49,7 +49,6 @@ PARTS: Final = (
     Part("frameworks", ("-m", "tests.frameworks")),
     Part("alerts", ("-m", "tests.observe.promtool")),
     Part("simulation", ("-m", "tests.simulation.run", "--seeds", "0:1000")),
-    Part("simulation-calm", ("-m", "tests.simulation.run", "--calm", "--seconds", "3600")),
     *[
         Part(f"postgres-fuzz-{seed}", ("-m", "tests.store.postgres_fuzz", "--seconds", "12", "--seed", str(seed)))
         for seed in (1, 2, 3)

@@ -39,10 +39,10 @@ SHARED: Final = "integration"
 # `tests/docs/test_proof.py` sees to that.
 PARTS: Final = (
     (SHARED, "deliver", "events", "simulation", "upkeep"),
-    (SHARED, "callers", "core", "explain", "upgrade"),
+    (SHARED, "explain", "upgrade"),
     ("conformance", "observe", "protect", "store"),
     ("app", "http"),
-    ("admin", "clients", "config", "defects", "docs", "support_tests"),
+    ("admin", "callers", "clients", "config", "core", "defects", "docs", "support_tests"),
 )
 
 # For the moment between two edits: what decides about a request, and what is read of a file, as functions of values.

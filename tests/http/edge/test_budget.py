@@ -6,14 +6,13 @@ import asyncio
 import socket
 import time
 from contextlib import AsyncExitStack
-from typing import cast
 
 import pytest
 
 from gateway.http.connection import EdgeSettings, MemoryBudget
 from gateway.protect.reply import Reply
 from gateway.protect.request import Request
-from tests.http.edge.harness import HOST, post, reply, serving, serving_before
+from tests.http.edge.harness import HOST, post, reading_nothing, reply, serving, serving_before
 from tests.support.eventually import eventually
 from tests.support.http import Connection, request
 from tests.support.tls import Authority
@@ -73,13 +72,12 @@ async def test_clients_that_do_not_read_cannot_fill_the_memory(
         unread = edge.edge.handler.unread
         for count in (1, 2, 2, 2):
             before = set(edge.edge._clients)
-            client = await stack.enter_async_context(Connection(edge.port, tls=own))
+            client = await stack.enter_async_context(reading_nothing(edge.port, authority if is_secure else None))
             if is_secure:
                 (connection,) = await eventually(lambda before=before: set(edge.edge._clients) - before)  # type: ignore[misc]
                 # So that it is not the system that takes it.
                 connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            cast(asyncio.Transport, client.writer.transport).pause_reading()
-            await client.send(post())
+            client.sendall(post())
             await eventually(lambda count=count: unread.held_bytes == count * answer_bytes)  # type: ignore[misc]
             await eventually(lambda count=count: edge.edge.connections == count)  # type: ignore[misc]
         async with Connection(edge.port, tls=own) as reader:

@@ -68,7 +68,7 @@ from gateway.store.base import StoreError
 from gateway.store.postgres.store import PostgresStore
 from gateway.store.relational.rows import COLUMNS, DELIVERY, RECORD, decode, kind_of
 from tests.conformance.hand import OTHER, SAME, SERVICE, all_of, new_identity
-from tests.store.postgres_fuzz_judge import History, Said, Version, judge
+from tests.store.postgres_fuzz_judge import Given, History, Said, Version, judge
 from tests.store.postgres_sessions import opened, session
 from tests.support.postgres import PostgresInstallation, PostgresServer, workspace
 
@@ -181,6 +181,8 @@ class _Actor:
             await self._note_read(self._random.choice(self._known))
         elif roll < 0.05:
             await self._note_due()
+        elif roll < 0.09:
+            await self._recover(self._random.choice(self._known))
         else:
             some = self._random.sample(self._known, self._random.choice((1, 1, 2, len(self._known))))
             await asyncio.gather(*(self._apply(known, self._command(known)) for known in some))
@@ -218,6 +220,20 @@ class _Actor:
         said = Said(operation_id, command, begun, time.monotonic(), result)
         self._history.note(said)
         return said
+
+    async def _recover(self, known: _Known) -> None:
+        record, lease_us = known.seen.record, self._random.randint(1, 10) * _MS
+        if record is None:
+            return
+        operation_id, begun = known.identity.operation_id, time.monotonic()
+        lease = await self._store.recover(operation_id, record.token, lease_us, is_urgent=self._random.random() < 0.5)
+        if lease is None:
+            return
+        got, is_given_back = time.monotonic(), self._random.random() < 0.5
+        back = time.monotonic() if is_given_back else None
+        self._history.given.append(Given(lease, begun, got, lease_us, back))
+        if is_given_back:
+            await self._store.put_off(lease, self._random.randint(0, 5) * _MS, "unknown")
 
     def _command(self, known: _Known) -> Command:
         if known.said and self._random.random() < 0.1:

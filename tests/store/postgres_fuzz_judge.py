@@ -44,7 +44,7 @@ from gateway.core.operation import (
     audit_of,
 )
 from gateway.store.base import Unstorable
-from gateway.store.operations import Swept
+from gateway.store.operations import RecoveryLease, Swept
 from tests.conformance.hand import as_kept_in
 
 _FAULTS_MAX: Final = 20
@@ -88,12 +88,24 @@ class Version:
 _NOTHING: Final = Version(0, 0, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A recovery lease: when it was asked for and got, for how long, and when it began to be given back."""
+
+    lease: RecoveryLease
+    begun: float
+    ended: float
+    lease_us: int
+    back: float | None = None
+
+
 @dataclass
 class History:
     """What happened: as the actors saw it, and as the server logged it and has it at the end."""
 
     said: list[Said] = field(default_factory=list)
     applied: set[type[Command]] = field(default_factory=set)
+    given: list[Given] = field(default_factory=list)
     # How many times as long as at first what is accepted may wait for its delivery.
     pace: float = 1.0
     swept: Swept = field(default_factory=Swept)
@@ -103,7 +115,7 @@ class History:
 
     def summary(self) -> str:
         changes = sum(map(len, self.versions.values()))
-        return f"{len(self.said)} commands and reads, {changes} changes"
+        return f"{len(self.said)} commands and reads, {len(self.given)} recovery leases, {changes} changes"
 
     def note(self, said: Said) -> None:
         self.said.append(said)
@@ -227,6 +239,9 @@ class _Trial:
                 record = maker.result.snapshot.record
                 if record is not None and record.token in history.answered:
                     yield f"the answer under token {record.token} was purged and is there"
+        yield from self._lease_faults(
+            [given for given in history.given if given.lease.operation_id == self._said[0].operation_id]
+        )
 
     def _unexplained(self) -> Iterator[str]:
         """Versions that neither a command nor the clock made. Finds out who made the others."""
@@ -302,6 +317,23 @@ class _Trial:
             return settled == snapshot.record
         result, made = step(settled, said.command, snapshot.now_us, lambda: 0)
         return made is settled and type(result) is type(said.result) and _plain(settled) == _plain(snapshot.record)
+
+    def _lease_faults(self, given: list[Given]) -> Iterator[str]:
+        by_doubt: defaultdict[int, list[Given]] = defaultdict(list)
+        for each in given:
+            by_doubt[each.lease.token].append(each)
+            asked = Said(each.lease.operation_id, None, each.begun, each.ended, Snapshot(None, 0))
+            records = [version.record for version in self._met(asked) if version.record is not None]
+            doubted = {record.token for record in records if record.state in (State.CLAIMED, State.IN_DOUBT)}
+            if each.lease.token not in doubted:
+                yield f"{each} was given under no doubt"
+        for same in by_doubt.values():
+            same.sort(key=lambda each: each.lease.tries)
+            for one, other in pairwise(same):
+                is_back = one.back is not None and one.back <= other.ended
+                is_over = other.ended - one.begun >= one.lease_us / 1_000_000
+                if one.lease.tries == other.lease.tries or not (is_back or is_over):
+                    yield f"{one} and {other} were held at once"
 
 
 def _snapshot(said: Said) -> Snapshot:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 
@@ -19,9 +21,63 @@ from gateway.store.postgres.dialer import Dialer, Link
 from gateway.store.postgres.executor import AT_ONCE
 from gateway.store.postgres.statements import qualified, statement_texts
 from gateway.store.relational.rows import of_many, writes
-from tests.conformance.hand import REMEMBER_US, SERVICE, Hand, do
+from tests.conformance.hand import REMEMBER_US, SERVICE, Hand, Script, do, new_identity
 from tests.store.postgres_sessions import opened, session
 from tests.support.memory_store import ManualClock
+
+# As a sweep has gone by what is there.
+_PASSED: Final = """
+UPDATE idempotency_gateway.epoch SET passed_token = (SELECT last_value FROM idempotency_gateway.token)
+"""
+_TOKEN: Final = "nextval('idempotency_gateway.token')"
+_ROW: Final = "decode(md5({prefix} || n::text), 'hex')"
+
+
+async def copied(admin: Any, table: str, number: int, own: Mapping[str, str], where: str = "") -> None:
+    """Copy a row of the table so often, with what each has of its own."""
+    rows = await admin.fetch(
+        "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND attgenerated = ''",
+        f"idempotency_gateway.{table}",
+    )
+    names = [name for (name,) in rows]
+    values = ", ".join(own.get(name, f"t.{name}") for name in names)
+    await admin.execute(
+        f"INSERT INTO idempotency_gateway.{table} ({', '.join(names)}) SELECT {values}"
+        f" FROM (SELECT * FROM idempotency_gateway.{table} {where} LIMIT 1) t, generate_series(1, {number}) n"
+    )
+
+
+async def complete_many(url: str, admin: Any, number: int = 10_000) -> None:
+    """Completed records that nothing is done with any more."""
+    async with opened(url) as store:
+        await do(store, Hand(), Hand.claim, Hand.complete)
+    prefix = f"'{uuid4().hex}'"
+    own = {"id": _ROW.format(prefix=prefix), "token": _TOKEN, "due_us": "9e15", "replay_until_us": "9e15"}
+    await copied(admin, "operation", number, own)
+    await admin.execute(_PASSED)
+
+
+async def accept_many(url: str, admin: Any, number: int) -> None:
+    """Accepted requests of a route that are all due. Half of them wait in one lane."""
+    async with opened(url) as store:
+        await do(store, Hand(Script(new_identity(route="r", operation="many"))), Hand.accept)
+    prefix = f"'{uuid4().hex}'"
+    row, is_in_lane = _ROW.format(prefix=prefix), "n % 2 = 0"
+    is_waiting = "WHERE state = 'accepted'"
+    await copied(admin, "operation", number, {"id": row, "token": _TOKEN, "due_us": "9e15"}, is_waiting)
+    own = {
+        "row": row,
+        "next_attempt_us": "1",
+        "deliver_until_us": "9e15",
+        "lane": f"CASE WHEN {is_in_lane} THEN decode(md5('lane'), 'hex') END",
+        "lane_number": _TOKEN,
+        "lane_rank": "NULL",
+        "is_behind": is_in_lane,
+    }
+    await copied(admin, "delivery", number, own)
+    await admin.execute("UPDATE idempotency_gateway.delivery SET lane_rank = lane_number WHERE lane IS NOT NULL")
+    await copied(admin, "request", number, {"row": row})
+    await admin.execute("ANALYZE")
 
 
 def scans_of_tables(plan: dict[str, Any]) -> list[str]:
@@ -43,9 +99,12 @@ async def plan_of(connection: Connection, text: str) -> list[str]:
 
 
 async def test_statements_go_by_index(migrated_url: str) -> None:
-    """There is one for each that would look through the records or kept requests, whatever its arguments are."""
+    """None looks through a table of thousands of records or kept requests, whatever its arguments are."""
+    async with session(migrated_url) as admin:
+        await complete_many(migrated_url, admin)
+        await accept_many(migrated_url, admin, 5_000)
     texts = {name: text for name, text in statement_texts().items() if "schema" not in name}
-    # The walk for lapsed claims goes by what a sweep has passed.
+    # The walk for lapsed claims finds these here.
     del texts["select_ahead"]
     for name, write in writes(is_numbered=False).items():
         if name in AT_ONCE:
@@ -64,22 +123,21 @@ async def test_statements_go_by_index(migrated_url: str) -> None:
 
 async def test_a_large_backlog_is_estimated(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what may be counted, a sample of the table gives the numbers, for a few seconds; pauses are never old."""
-    monkeypatch.setattr(backlog.operations, "BACKLOG_COUNT_MAX", 100)
-    monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 17)
+    monkeypatch.setattr(backlog.operations, "BACKLOG_COUNT_MAX", 1_000)
+    monkeypatch.setattr(backlog, "_SAMPLED_BYTES", 1 << 20)
     async with session(migrated_url) as admin, opened(migrated_url) as store:
-        await asyncio.gather(*(do(store, Hand(), Hand.accept) for _ in range(2_000)))
-        await admin.execute("ANALYZE")
+        await accept_many(migrated_url, admin, 20_000)
         (waiting,) = (await store.backlog(SERVICE)).waiting.values()
-        assert 1_000 < waiting.accepted < 4_000
-        assert waiting.accepted != 2_000
+        assert 10_000 < waiting.accepted < 40_000
+        assert waiting.accepted != 20_001
         size = float(await admin.fetchval("SELECT avg(request_bytes) FROM idempotency_gateway.delivery"))
         assert waiting.request_bytes == pytest.approx(waiting.accepted * size, rel=0.01)
         assert waiting.oldest_seconds >= 0
         await do(store, Hand(), Hand.accept)
-        await store.pause(SERVICE, "charges", Audit("ann", "it is away"))
+        await store.pause(SERVICE, "many", Audit("ann", "it is away"))
         kept = await store.backlog(SERVICE)
-        assert kept.waiting == {"create_payment": waiting}
-        assert kept.paused.keys() == {"charges"}
+        assert kept.waiting == {"r": waiting}
+        assert kept.paused.keys() == {"many"}
         assert kept.age_seconds > 0
 
 
